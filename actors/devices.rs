@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use actix::prelude::*;
 use clawmux_core::access::authority::Authority;
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use crate::hub::{Announce, Hub};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
-use crate::runtime::deliver::Closable;
+use crate::runtime::deliver::Closer;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{self, Store, WriteDevices};
@@ -41,7 +41,7 @@ pub struct Devices {
     waiting: VecDeque<Question>,
     is_writing: bool,
     /// The connections of devices, as what they came; some may be gone.
-    live: HashMap<Arc<str>, Vec<(Role, Weak<dyn Closable>)>>,
+    live: HashMap<Arc<str>, Vec<(Role, Closer)>>,
     admitted_total: u64,
     refused_total: u64,
 }
@@ -53,7 +53,7 @@ pub struct Admit {
     /// Who comes.
     pub arrival: Arrival,
     /// What ends the connection.
-    pub link: Weak<dyn Closable>,
+    pub link: Closer,
 }
 
 /// Something to decide, and who waits for it.
@@ -138,7 +138,7 @@ impl Devices {
     }
 
     /// Notes who was let in, before he hears of it.
-    fn note(&mut self, arrival: &Arrival, link: Weak<dyn Closable>, answer: &Result<Admitted, Error>) {
+    fn note(&mut self, arrival: &Arrival, link: Closer, answer: &Result<Admitted, Error>) {
         if answer.is_err() {
             self.refused_total += 1;
             return;
@@ -282,6 +282,7 @@ mod tests {
     use clawmux_core::config::{Auth, LoopbackPolicy};
     use clawmux_core::ids::ConnectionId;
     use std::net::{TcpListener, TcpStream};
+    use std::sync::Weak;
 
     async fn devices(home: &std::path::Path) -> (Addr<Devices>, Addr<Store>) {
         let token = Some(Secret::new("right"));
@@ -292,7 +293,7 @@ mod tests {
         (devices.start(), store)
     }
 
-    fn admit(seed: u8, link: Weak<dyn Closable>) -> Admit {
+    fn admit(seed: u8, link: Closer) -> Admit {
         let device = DeviceClaim { id: format!("device-{seed}").into(), public_key: [seed; 32], token: None };
         let claim = Claim {
             credentials: Credentials::Token(Secret::new("right")),

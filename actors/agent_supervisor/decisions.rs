@@ -17,11 +17,12 @@ use clawmux_core::ids::SessionKey;
 use clawmux_core::request::reply::Reply;
 
 use super::effects::RETRY;
-use super::{AgentSupervisor, Command, Direct, Question, SessionEnds};
+use super::{AgentSupervisor, Question, SessionEnds};
 use crate::hub::Announce;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
+use crate::runtime::dispatch::{Located, Request};
 use crate::runtime::line::Line;
 use crate::store::{Describe, Described, ReadCrew, ReadRow, WriteCrew};
 
@@ -46,35 +47,36 @@ impl AgentSupervisor {
     pub(super) fn decide(&mut self, question: Question, ctx: &mut Context<Self>) {
         let now = clock::now();
         match question {
-            Question::Direct(Direct { command, principal, asker }) => match command {
-                Command::SubAgent(SubAgentCommand::Spawn(spawn), None) => {
-                    self.spawn(spawn, &principal, None, asker, ctx);
-                }
-                Command::SubAgent(SubAgentCommand::Spawn(spawn), Some(parent)) => {
-                    self.look_and_spawn(spawn, parent, principal, asker, ctx);
-                }
-                Command::SubAgent(SubAgentCommand::List, _) => {
-                    let list = SubAgentReply::List(self.rules.list(&principal));
-                    asker.reply(Ok(Reply::SubAgent(Box::new(list))));
-                }
-                Command::SubAgent(SubAgentCommand::Status { agent }, _) => {
-                    asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
-                }
-                Command::SubAgent(SubAgentCommand::Stop { agent, reason, force }, _) => {
-                    let stopped = self.rules.stop(now, &principal, &agent, reason, force);
-                    self.answer(asker, stopped.map(agent_reply), ctx);
-                }
-                Command::Team(command) => {
-                    let is_new = matches!(command, TeamCommand::Create(_));
-                    let reply = self.decide_team(command, &principal);
-                    let reply = reply.map(|reply| Reply::Team(Box::new(reply)));
-                    if is_new {
-                        self.answer_when_made(asker, reply, ctx);
-                    } else {
-                        self.answer(asker, reply, ctx);
+            Question::SubAgent(Located { request, session }) => {
+                let Request { command, principal, asker } = request;
+                match command {
+                    SubAgentCommand::Spawn(spawn) => match session {
+                        None => self.spawn(spawn, &principal, None, asker, ctx),
+                        Some(parent) => self.look_and_spawn(spawn, parent, principal, asker, ctx),
+                    },
+                    SubAgentCommand::List => {
+                        let list = SubAgentReply::List(self.rules.list(&principal));
+                        asker.reply(Ok(Reply::SubAgent(Box::new(list))));
+                    }
+                    SubAgentCommand::Status { agent } => {
+                        asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
+                    }
+                    SubAgentCommand::Stop { agent, reason, force } => {
+                        let stopped = self.rules.stop(now, &principal, &agent, reason, force);
+                        self.answer(asker, stopped.map(agent_reply), ctx);
                     }
                 }
-            },
+            }
+            Question::Team(Request { command, principal, asker }) => {
+                let is_new = matches!(command, TeamCommand::Create(_));
+                let reply = self.decide_team(command, &principal);
+                let reply = reply.map(|reply| Reply::Team(Box::new(reply)));
+                if is_new {
+                    self.answer_when_made(asker, reply, ctx);
+                } else {
+                    self.answer(asker, reply, ctx);
+                }
+            }
             Question::Ends(SessionEnds { session, principal }, done) => {
                 self.rules.session_ends(now, &principal, &session);
                 let tell = move |_| {
@@ -256,7 +258,9 @@ impl AgentSupervisor {
         tracing::warn!(%error, "the crew starts again from the store");
         self.is_broken = true;
         for question in std::mem::take(&mut self.waiting) {
-            if let Question::Direct(Direct { asker, .. }) = question {
+            if let Question::SubAgent(Located { request: Request { asker, .. }, .. })
+            | Question::Team(Request { asker, .. }) = question
+            {
                 asker.reply(Err(error.clone()));
             }
         }

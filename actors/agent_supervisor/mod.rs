@@ -31,8 +31,8 @@ use tokio::sync::oneshot;
 use crate::hub::Hub;
 use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::ask::ask;
-use crate::runtime::deliver::{Asker, Deliver};
-use crate::runtime::dispatch::{Gone, Request};
+use crate::runtime::deliver::Deliver;
+use crate::runtime::dispatch::{Gone, Located, Request};
 use crate::runtime::line::Line;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Health, KeptCrew, ReadCrew, Store};
@@ -95,27 +95,6 @@ pub struct Begin {
 #[rtype(result = "()")]
 pub struct Reconfigure(pub rules::Setup);
 
-/// Does what is asked about agents or teams and answers who asked.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Direct {
-    /// What.
-    pub command: Command,
-    /// For whom; that it has the scope was checked.
-    pub principal: Principal,
-    /// Who is answered.
-    pub asker: Asker,
-}
-
-/// What is asked.
-#[derive(Debug)]
-pub enum Command {
-    /// About an agent; with the session that its command names.
-    SubAgent(SubAgentCommand, Option<SessionKey>),
-    /// About a team.
-    Team(TeamCommand),
-}
-
 /// A session is about to be stopped or deleted: first the agents are whose end that is. Answered when
 /// that is written down.
 #[derive(Debug, Message)]
@@ -128,9 +107,9 @@ pub struct SessionEnds {
 }
 
 /// Something to decide.
-#[expect(clippy::large_enum_variant, reason = "a few wait at a time")]
 enum Question {
-    Direct(Direct),
+    SubAgent(Located<SubAgentCommand>),
+    Team(Request<TeamCommand>),
     Ends(SessionEnds, oneshot::Sender<()>),
     TurnEnded(SubAgentId, u32, TurnEnd),
     Settled(SubAgentId),
@@ -189,7 +168,8 @@ impl AgentSupervisor {
     fn ask(&mut self, question: Question, ctx: &mut Context<Self>) {
         if self.is_broken || self.waiting.len() >= WAITING_MAX {
             match question {
-                Question::Direct(Direct { asker, .. }) => {
+                Question::SubAgent(Located { request: Request { asker, .. }, .. })
+                | Question::Team(Request { asker, .. }) => {
                     let fault = self.setup.log.fault();
                     let busy = || ErrorCode::Unavailable.error("too many requests about agents: try again");
                     return asker.reply(Err(fault.unwrap_or_else(busy)));
@@ -236,11 +216,11 @@ impl Handler<Begin> for AgentSupervisor {
     }
 }
 
-impl Handler<Direct> for AgentSupervisor {
+impl Handler<Located<SubAgentCommand>> for AgentSupervisor {
     type Result = ();
 
-    fn handle(&mut self, direct: Direct, ctx: &mut Self::Context) {
-        self.ask(Question::Direct(direct), ctx);
+    fn handle(&mut self, located: Located<SubAgentCommand>, ctx: &mut Self::Context) {
+        self.ask(Question::SubAgent(located), ctx);
     }
 }
 
@@ -248,8 +228,7 @@ impl Handler<Request<TeamCommand>> for AgentSupervisor {
     type Result = ();
 
     fn handle(&mut self, request: Request<TeamCommand>, ctx: &mut Self::Context) {
-        let Request { command, principal, asker } = request;
-        self.ask(Question::Direct(Direct { command: Command::Team(command), principal, asker }), ctx);
+        self.ask(Question::Team(request), ctx);
     }
 }
 

@@ -60,7 +60,7 @@ use crate::hub::inbox::Inbox;
 use crate::hub::overview::Overviews;
 use crate::hub::{ClientInfo, Join, Leave, Renew};
 use crate::runtime::clock;
-use crate::runtime::deliver::{Client, Closable, Deliver, cost};
+use crate::runtime::deliver::{Client, Closer, Deliver, cost};
 use crate::runtime::dispatch::{Gone, Routes};
 use crate::tokens::Used;
 
@@ -507,7 +507,7 @@ impl<T: Transport> Connection<T> {
         self.phase = Phase::Waiting;
         self.link.awaits_answer(true);
         let claim = arrival.claim.clone();
-        let answer = self.services.devices.send(Admit { arrival, link: self.closable() });
+        let answer = self.services.devices.send(Admit { arrival, link: self.closer() });
         let answer = async move {
             let asked = tokio::time::timeout(ADMIT_TIMEOUT, answer).await;
             let why = match asked {
@@ -578,7 +578,7 @@ impl<T: Transport> Connection<T> {
     }
 
     /// What ends this connection, for those who may have to.
-    fn closable(&self) -> Weak<dyn Closable> {
+    fn closer(&self) -> Closer {
         let link: Weak<Link> = Arc::downgrade(&self.link);
         link
     }
@@ -587,7 +587,7 @@ impl<T: Transport> Connection<T> {
         Join {
             client,
             principal,
-            link: self.closable(),
+            link: self.closer(),
             ip: self.link.peer().ip(),
             client_info,
             inbox: self.protocol.is_announced_to.then(|| self.inbox.clone()),

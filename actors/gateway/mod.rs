@@ -321,7 +321,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             agent_configs: agent_configs.clone(),
             meters: meters.clone(),
         },
-        crew: crew.clone(),
+        agents: crew.clone(),
         parent_sessions,
         files: files.clone(),
     })

@@ -19,7 +19,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -44,7 +44,7 @@ use self::overview::{FRESH, Overviews, View, view};
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
-use crate::runtime::deliver::{Asker, Client, Closable, Deliver};
+use crate::runtime::deliver::{Asker, Client, Closer, Deliver};
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Health, ReadRows, Store};
 
@@ -106,7 +106,7 @@ pub struct Hub {
 /// One connection.
 struct Member {
     principal: Principal,
-    link: Weak<dyn Closable>,
+    link: Closer,
     role: Role,
     /// The paired device it comes from.
     device: Option<Arc<str>>,
@@ -163,7 +163,7 @@ pub struct Join {
     /// As whom.
     pub principal: Principal,
     /// What ends it; held by the connection.
-    pub link: Weak<dyn Closable>,
+    pub link: Closer,
     /// Where it comes from.
     pub ip: IpAddr,
     /// As what it comes, in its own words.

@@ -8,6 +8,8 @@ use clawmux_core::daemon::command::{DaemonReply, Noted};
 use clawmux_core::ids::{SessionKey, Ticket};
 use tokio::sync::mpsc;
 
+use std::sync::Weak;
+
 use super::*;
 use crate::connection::link::Link;
 

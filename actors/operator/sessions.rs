@@ -8,7 +8,7 @@ use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
 
 use crate::runtime::ask::ask;
-use crate::session_supervisor::requests::missing;
+use crate::session_supervisor::missing;
 use crate::store::{Describe, ListSessions, ReadEvents, Store};
 
 /// A page of a log ends once it has so many bytes.

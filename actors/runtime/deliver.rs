@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use actix::{ArbiterHandle, Message, Recipient};
 use clawmux_core::conversation::event::Published;
@@ -160,6 +160,9 @@ pub trait Closable: fmt::Debug + Send + Sync {
     /// Closes it, once, and has it told why where that is possible.
     fn close(&self, fault: Fault, now: Timestamp);
 }
+
+/// What ends a connection, as long as there is one.
+pub type Closer = Weak<dyn Closable>;
 
 /// A connection, as a session sees it.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::daemon::command::DaemonCommand;
 use clawmux_core::daemon::operator::OperatorCommand;
 use clawmux_core::error::{Detail, ErrorCode};
-use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::ids::{ConnectionId, SessionKey, Ticket};
 use clawmux_core::memory::MemoryCommand;
 use clawmux_core::memory::file::FileCommand;
 use clawmux_core::request::command::Command;
@@ -35,6 +35,16 @@ pub struct Request<C> {
     pub principal: Principal,
     /// Who waits for the answer.
     pub asker: Asker,
+}
+
+/// A request, and the session that it is about.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Located<C> {
+    /// The request.
+    pub request: Request<C>,
+    /// The session that its command names; none where it names none.
+    pub session: Option<SessionKey>,
 }
 
 /// A connection is closed.

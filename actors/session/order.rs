@@ -10,7 +10,7 @@ use clawmux_core::conversation::reply::{
 };
 use clawmux_core::conversation::session::{Submission, Submitted, prompt_bytes};
 use clawmux_core::error::ErrorCode;
-use clawmux_core::ids::{ApprovalId, RunId, Seq, Ticket};
+use clawmux_core::ids::{ApprovalId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::prompt::settings::Patch;
 use clawmux_core::request::reply::Reply;
 
@@ -24,6 +24,8 @@ use crate::store::Cut;
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Routed {
+    /// The session.
+    pub session: SessionKey,
     /// Who waits for the answer.
     pub asker: Asker,
     /// On whose behalf.
@@ -32,6 +34,13 @@ pub struct Routed {
     pub order: Order,
     /// The idempotency key of a prompt, remembered until this is gone.
     pub held: Option<HeldKey>,
+}
+
+impl Routed {
+    /// Without an idempotency key that is held.
+    pub fn new(session: SessionKey, order: Order, (asker, principal): (Asker, Principal)) -> Self {
+        Self { session, asker, principal, order, held: None }
+    }
 }
 
 /// What can be asked of one session.
@@ -167,8 +176,7 @@ impl Handler<Routed> for Session {
     fn handle(&mut self, routed: Routed, ctx: &mut Self::Context) {
         self.received += 1;
         self.look_at_roster();
-        let Routed { asker, principal, order, held } = routed;
-        let session = self.conversation.key().clone();
+        let Routed { session, asker, principal, order, held } = routed;
         let is_first = self.conversation.is_new();
         let is_there = !is_first || !order.needs_something();
         let seen = session.seen_by(&principal.owner);

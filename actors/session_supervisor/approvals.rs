@@ -10,8 +10,8 @@ use clawmux_core::ids::ApprovalId;
 use clawmux_core::ids::SessionKey;
 use clawmux_core::request::reply::Reply;
 
+use super::requests::Who;
 use super::{SessionSupervisor, caught};
-use crate::runtime::deliver::Asker;
 use crate::runtime::dispatch::Request;
 use crate::session::{Found, Order};
 
@@ -25,12 +25,7 @@ impl Handler<Request<ApprovalCommand>> for SessionSupervisor {
 }
 
 impl SessionSupervisor {
-    fn approval(
-        &mut self,
-        command: ApprovalCommand,
-        (asker, principal): (Asker, Principal),
-        ctx: &mut Context<Self>,
-    ) {
+    fn approval(&mut self, command: ApprovalCommand, (asker, principal): Who, ctx: &mut Context<Self>) {
         let approvals = &self.setup.deps.approvals;
         let reply = match command {
             ApprovalCommand::List => Ok(ApprovalReply::List(approvals.list(&principal))),

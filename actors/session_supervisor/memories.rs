@@ -7,39 +7,30 @@ use clawmux_core::ids::SessionKey;
 use clawmux_core::memory::{MemoryCommand, MemoryReply, NewMemory, Query, Stored};
 use clawmux_core::request::reply::Reply;
 
-use super::requests::{answer, described, no_such};
+use super::reading::{described, no_such};
+use super::requests::answer;
 use super::{SessionSupervisor, caught};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
-use crate::runtime::deliver::Asker;
-use crate::runtime::dispatch::Request;
+use crate::runtime::dispatch::{Located, Request};
 use crate::store::{Forget, Memory, Recall, Remember};
 use actix::{Context, Handler};
 
 impl Handler<Request<MemoryCommand>> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, request: Request<MemoryCommand>, ctx: &mut Self::Context) {
-        let Request { mut command, principal, asker } = request;
+    fn handle(&mut self, mut request: Request<MemoryCommand>, ctx: &mut Self::Context) {
         caught(|| {
-            let target = command.target_mut().cloned();
-            let remember = move |supervisor: &mut Self, session, who, ctx: &mut Self::Context| {
-                supervisor.remember(command, session, who, ctx);
-            };
-            self.locate(target, (asker, principal), remember, ctx);
+            let target = request.command.target_mut().cloned();
+            self.locate(target, request, |supervisor, located, ctx| supervisor.remember(located, ctx), ctx);
         });
     }
 }
 
 impl SessionSupervisor {
     /// Takes a request about memories, and the session it names.
-    fn remember(
-        &self,
-        command: MemoryCommand,
-        session: Option<SessionKey>,
-        (asker, principal): (Asker, Principal),
-        ctx: &mut Context<Self>,
-    ) {
+    fn remember(&self, located: Located<MemoryCommand>, ctx: &mut Context<Self>) {
+        let Located { request: Request { command, principal, asker }, session } = located;
         if let Err(error) = command.check() {
             return asker.reply(Err(error));
         }

@@ -10,9 +10,11 @@
 //! Holds no conversation and is not on the path of a token.
 
 mod approvals;
+mod locate;
 mod memories;
 mod order;
-pub(crate) mod requests;
+mod reading;
+mod requests;
 mod retention;
 mod waking;
 
@@ -31,7 +33,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
+use crate::agent_supervisor::{AgentSupervisor, ParentSessions};
 use crate::files::Files;
 use crate::host::heap::Peak;
 use crate::runtime::arbiters::Arbiters;
@@ -44,6 +46,7 @@ use crate::session::{
 };
 use crate::store::Unfinished;
 use order::Lookup;
+pub(crate) use reading::missing;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
 
 /// How often is looked whether many sessions have gone to sleep, so that what they held is given
@@ -57,7 +60,7 @@ pub struct Setup {
     /// Whom sessions work with.
     pub deps: SessionDeps,
     /// Who answers what is about agents that work for sessions, and their teams.
-    pub crew: Addr<AgentSupervisor>,
+    pub agents: Addr<AgentSupervisor>,
     /// The sessions whose end it is to be told of.
     pub parent_sessions: ParentSessions,
     /// Who answers what is about files.
@@ -269,17 +272,13 @@ fn caught(handle: impl FnOnce()) {
 impl Handler<Request<SessionCommand>> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, request: Request<SessionCommand>, ctx: &mut Self::Context) {
-        let Request { mut command, principal, asker } = request;
+    fn handle(&mut self, mut request: Request<SessionCommand>, ctx: &mut Self::Context) {
         caught(|| {
-            if let Err(error) = command.settle(&principal) {
-                return asker.reply(Err(error));
+            if let Err(error) = request.command.settle(&request.principal) {
+                return request.asker.reply(Err(error));
             }
-            let target = command.target_mut().cloned();
-            let dispatch = move |supervisor: &mut Self, session, who, ctx: &mut Self::Context| {
-                supervisor.dispatch(command, session, who, ctx);
-            };
-            self.locate(target, (asker, principal), dispatch, ctx);
+            let target = request.command.target_mut().cloned();
+            self.locate(target, request, Self::dispatch, ctx);
         });
     }
 }
@@ -287,17 +286,14 @@ impl Handler<Request<SessionCommand>> for SessionSupervisor {
 impl Handler<Request<SubAgentCommand>> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, request: Request<SubAgentCommand>, ctx: &mut Self::Context) {
-        let Request { mut command, principal, asker } = request;
+    fn handle(&mut self, mut request: Request<SubAgentCommand>, ctx: &mut Self::Context) {
         caught(|| {
-            let target = command.target_mut().cloned();
-            let hand_on = move |supervisor: &mut Self, session, who, _: &mut Self::Context| {
-                let (asker, principal) = who;
-                let command = agent_supervisor::Command::SubAgent(command, session);
-                // Where the crew is too busy, what it was sent says so by being dropped.
-                drop(supervisor.setup.crew.try_send(agent_supervisor::Direct { command, principal, asker }));
+            let target = request.command.target_mut().cloned();
+            // Where the agent supervisor is too busy, the request says so by being dropped.
+            let hand_on = |supervisor: &mut Self, located, _: &mut _| {
+                drop(supervisor.setup.agents.try_send(located));
             };
-            self.locate(target, (asker, principal), hand_on, ctx);
+            self.locate(target, request, hand_on, ctx);
         });
     }
 }

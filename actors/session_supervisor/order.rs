@@ -7,18 +7,16 @@
 
 use actix::dev::SendError;
 use actix::prelude::*;
-use clawmux_core::access::{Owner, Principal};
-use clawmux_core::conversation::reply::{Aborted, Detached, Injected, SessionReply, Stopped};
+use clawmux_core::access::Owner;
+use clawmux_core::conversation::reply::{Aborted, Detached, Injected, SessionReply};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::Attachment;
-use clawmux_core::request::reply::Reply;
 use tokio::sync::oneshot;
 
-use super::requests::{answer, described, missing};
+use super::requests::{Who, answer};
 use super::{Entry, SessionSupervisor, State};
 use crate::runtime::ask::ask;
-use crate::runtime::deliver::Asker;
 use crate::session::{HeldKey, Order, Routed, Subscribers};
 use crate::store::FindRun;
 
@@ -28,19 +26,16 @@ const WAITING_MAX: usize = 256;
 /// From so many on, sessions that sleep are dropped from what a connection is said to follow.
 const FOLLOWED_MAX: usize = 1024;
 
-/// A request and the session it is for.
-pub(super) struct Waiting {
-    pub(super) session: SessionKey,
-    pub(super) routed: Routed,
-}
-
 /// What is known of an idempotency key.
 pub(super) enum Lookup {
     /// Being looked up in the log; these prompts wait.
-    Searching(Vec<Waiting>),
+    Searching(Vec<Routed>),
     /// Sent to this session; so many prompts with it are neither written nor refused.
     Sent { session: SessionKey, held: usize },
 }
+
+/// A run, its session and the number of its prompt; none where there is no such run.
+type FoundRun = Result<Option<(SessionKey, RunId, Seq)>, Error>;
 
 /// The turn of a request; what came behind it waits until this is dropped.
 pub(super) type Turn = oneshot::Sender<()>;
@@ -51,27 +46,25 @@ impl SessionSupervisor {
     pub(super) fn submit_once(
         &mut self,
         key: (Owner, String),
-        mut prompt: Waiting,
+        mut prompt: Routed,
         turn: Option<Turn>,
         ctx: &mut Context<Self>,
     ) {
         match self.keys.get_mut(&key) {
             Some(Lookup::Searching(waiting)) if waiting.len() >= WAITING_MAX => {
                 let busy = ErrorCode::Unavailable.error("too many prompts wait with one idempotency key");
-                prompt.routed.asker.reply(Err(busy));
+                prompt.asker.reply(Err(busy));
             }
             Some(Lookup::Searching(waiting)) => waiting.push(prompt),
             Some(Lookup::Sent { session, held }) => {
                 *held += 1;
                 prompt.session = session.clone();
-                prompt.routed.held = Some(HeldKey { key, reports: ctx.address().recipient() });
+                prompt.held = Some(HeldKey { key, reports: ctx.address().recipient() });
                 self.route(prompt, ctx);
             }
             None => {
-                let find = FindRun { owner: key.0.clone(), idempotency_key: key.1.clone(), or_id: false };
+                let found = self.find_run(key.0.clone(), key.1.clone(), false);
                 self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
-                let store = self.setup.deps.store.clone();
-                let found = async move { ask(&store, find).await.flatten() };
                 let Some(turn) = turn else {
                     let then = move |supervisor: &mut Self, found, ctx: &mut Context<Self>| {
                         supervisor.found(key, found, ctx);
@@ -89,23 +82,18 @@ impl SessionSupervisor {
     }
 
     /// What the log says of a key that prompts wait for.
-    fn found(
-        &mut self,
-        key: (Owner, String),
-        found: Result<Option<(SessionKey, RunId, Seq)>, Error>,
-        ctx: &mut Context<Self>,
-    ) {
+    fn found(&mut self, key: (Owner, String), found: FoundRun, ctx: &mut Context<Self>) {
         let Some(Lookup::Searching(waiting)) = self.keys.remove(&key) else { return };
         for mut prompt in waiting {
             match &found {
                 Ok(Some((session, run, seq))) => {
                     prompt.session = session.clone();
-                    let follow = !matches!(prompt.routed.order, Order::Submit { follow: false, .. });
-                    prompt.routed.order = Order::Follow { run: run.clone(), seq: *seq, follow };
+                    let follow = !matches!(prompt.order, Order::Submit { follow: false, .. });
+                    prompt.order = Order::Follow { run: run.clone(), seq: *seq, follow };
                     self.route(prompt, ctx);
                 }
-                Ok(None) if let Some(fault) = self.fault() => prompt.routed.asker.reply(Err(fault)),
-                Ok(None) if self.closed => prompt.routed.asker.reply(Err(closed())),
+                Ok(None) if let Some(fault) = self.fault() => prompt.asker.reply(Err(fault)),
+                Ok(None) if self.closed => prompt.asker.reply(Err(closed())),
                 Ok(None) => {
                     // The first names the session, the others follow it there.
                     let sent = Lookup::Sent { session: prompt.session.clone(), held: 0 };
@@ -113,38 +101,24 @@ impl SessionSupervisor {
                         *held += 1;
                         prompt.session = session.clone();
                     }
-                    prompt.routed.held =
-                        Some(HeldKey { key: key.clone(), reports: ctx.address().recipient() });
+                    prompt.held = Some(HeldKey { key: key.clone(), reports: ctx.address().recipient() });
                     self.route(prompt, ctx);
                 }
-                Err(error) => prompt.routed.asker.reply(Err(error.clone())),
+                Err(error) => prompt.asker.reply(Err(error.clone())),
             }
         }
     }
 
     /// Follows a run, by its id or its idempotency key, wherever it is.
-    pub(super) fn follow_run(
-        &mut self,
-        run: &RunId,
-        (asker, principal): (Asker, Principal),
-        ctx: &mut Context<Self>,
-    ) {
-        let idempotency_key = run.as_str().to_owned();
-        let find = FindRun { owner: principal.owner.clone(), idempotency_key, or_id: true };
-        let store = self.setup.deps.store.clone();
-        let found = async move { ask(&store, find).await.flatten() };
+    pub(super) fn follow_run(&mut self, run: &RunId, (asker, principal): Who, ctx: &mut Context<Self>) {
+        let found = self.find_run(principal.owner.clone(), run.to_string(), true);
         let unknown = ErrorCode::NotFound.error(format!("no such run: {run}"));
         self.in_turn(
             found,
             move |supervisor, found, ctx| match found {
                 Ok(Some((session, run, seq))) if principal.sees(&session.owner()) => {
-                    let routed = Routed {
-                        asker,
-                        principal,
-                        order: Order::Follow { run, seq, follow: true },
-                        held: None,
-                    };
-                    supervisor.route(Waiting { session, routed }, ctx);
+                    let order = Order::Follow { run, seq, follow: true };
+                    supervisor.route(Routed::new(session, order, (asker, principal)), ctx);
                 }
                 Ok(_) => asker.reply(Err(unknown)),
                 Err(error) => asker.reply(Err(error)),
@@ -153,42 +127,42 @@ impl SessionSupervisor {
         );
     }
 
-    pub(super) fn order(
-        &mut self,
-        order: Order,
-        session: SessionKey,
-        (asker, principal): (Asker, Principal),
-        ctx: &mut Context<Self>,
-    ) {
-        self.route_in_turn(Waiting { session, routed: Routed { asker, principal, order, held: None } }, ctx);
+    /// Sends an order to its session, behind all that came before it.
+    pub(super) fn order(&mut self, order: Order, session: SessionKey, who: Who, ctx: &mut Context<Self>) {
+        self.route_in_turn(Routed::new(session, order, who), ctx);
     }
 
     /// Sends a request to its session, behind all that came before it.
-    pub(super) fn route_in_turn(&mut self, request: Waiting, ctx: &mut Context<Self>) {
+    pub(super) fn route_in_turn(&mut self, request: Routed, ctx: &mut Context<Self>) {
         if self.waiting == 0 {
             return self.route(request, ctx);
         }
         self.in_turn(std::future::ready(()), |supervisor, (), ctx| supervisor.route(request, ctx), ctx);
     }
 
+    /// Looks for a run by its idempotency key; `or_id`: or by its id.
+    fn find_run(
+        &self,
+        owner: Owner,
+        idempotency_key: String,
+        or_id: bool,
+    ) -> impl Future<Output = FoundRun> + use<> {
+        let (store, find) = (self.setup.deps.store.clone(), FindRun { owner, idempotency_key, or_id });
+        async move { ask(&store, find).await.flatten() }
+    }
+
     /// Puts something into a conversation, unless something of this id is there already.
-    pub(super) fn inject_once(&mut self, id: &RunId, inject: Waiting, ctx: &mut Context<Self>) {
-        let (owner, idempotency_key) = (inject.routed.principal.owner.clone(), id.to_string());
-        let find = FindRun { owner, idempotency_key, or_id: true };
-        let store = self.setup.deps.store.clone();
-        let found = async move { ask(&store, find).await.flatten() };
+    pub(super) fn inject_once(&mut self, id: &RunId, inject: Routed, ctx: &mut Context<Self>) {
+        let found = self.find_run(inject.principal.owner.clone(), id.to_string(), true);
         self.in_turn(
             found,
             |supervisor, found, ctx| match found {
                 Ok(None) => supervisor.route(inject, ctx),
                 Ok(Some((_, run, seq))) => {
-                    let message = run.to_string();
-                    inject
-                        .routed
-                        .asker
-                        .reply(Ok(Reply::Session(SessionReply::Injected(Injected { message, seq }))));
+                    let injected = Injected { message: run.to_string(), seq };
+                    inject.asker.reply(Ok(SessionReply::Injected(injected).into()));
                 }
-                Err(error) => inject.routed.asker.reply(Err(error)),
+                Err(error) => inject.asker.reply(Err(error)),
             },
             ctx,
         );
@@ -233,59 +207,21 @@ impl SessionSupervisor {
     }
 
     /// Sends a request to its session, waking it where it sleeps and is needed.
-    pub(super) fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
-        let Waiting { session: key, mut routed } = waiting;
-        // In the order in which they are sent: so no two wait for each other.
-        if let Order::Submit { submission, lane_guard: lane_guard @ None, .. } = &mut routed.order
-            && let Some(lane) = &submission.run_options.lane
-        {
-            let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
-            let bytes = submission.content.len() + attached;
-            match self.setup.deps.lanes.enter(lane, &key, &submission.run, bytes) {
-                Ok(entered) => *lane_guard = Some(entered),
-                Err(full) => return routed.asker.reply(Err(full)),
-            }
+    pub(super) fn route(&mut self, mut routed: Routed, ctx: &mut Context<Self>) {
+        let key = routed.session.clone();
+        if let Err(full) = self.enter_lane(&mut routed) {
+            return routed.asker.reply(Err(full));
         }
-        // The connection may be gone by now: then there is no entry, and none is made.
-        if let Order::Submit { .. } | Order::Follow { .. } | Order::Attach { .. } = routed.order
-            && let Some(followed) = self.followed.get_mut(&routed.asker.client().connection)
-        {
-            if followed.len() >= FOLLOWED_MAX {
-                followed.retain(|key| self.sessions.contains_key(key));
-            }
-            followed.insert(key.clone());
-        }
+        self.note_follow(&routed);
         let fault = self.fault();
         let Some(entry) = self.sessions.get_mut(&key) else {
-            // One that is about to be recovered has something under way.
-            let routed = match routed.order {
-                _ if self.recovering.contains(&key) => routed,
-                Order::Abort { .. } => {
-                    return routed
-                        .asker
-                        .reply(Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None }))));
-                }
-                Order::Detach { .. } => {
-                    return routed
-                        .asker
-                        .reply(Ok(Reply::Session(SessionReply::Detached(Detached { found: false }))));
-                }
-                Order::Stop(_) => {
-                    let (store, principal) = (self.setup.deps.store.clone(), routed.principal);
-                    return answer(ctx, routed.asker, async move {
-                        if described(&store, &key, &principal).await?.is_none() {
-                            return Err(missing(&store, &key, &principal).await);
-                        }
-                        Ok(Reply::Session(SessionReply::Stopped(Stopped { session: key, runs: Vec::new() })))
-                    });
-                }
-                _ => routed,
-            };
-            let arbiter = routed.asker.client().arbiter.clone();
-            let state = State::Waking { waiting: vec![routed], subscribers: Subscribers::default() };
-            let entry = Entry { state, arbiter: Some(arbiter), ..Entry::default() };
-            self.sessions.insert(key.clone(), entry);
-            return self.wake(key, ctx);
+            if let Some(routed) = self.answer_asleep(routed, ctx) {
+                let arbiter = Some(routed.asker.client().arbiter.clone());
+                let state = State::Waking { waiting: vec![routed], subscribers: Subscribers::default() };
+                self.sessions.insert(key.clone(), Entry { state, arbiter, ..Entry::default() });
+                self.wake(key, ctx);
+            }
+            return;
         };
         let routed = match &mut entry.state {
             State::Awake { session, sent } => match session.try_send(routed) {
@@ -317,6 +253,49 @@ impl SessionSupervisor {
                 routed.asker.reply(Err(busy(&key)));
             }
         }
+    }
+
+    /// Gives a prompt its spot in its lane, in the order in which prompts are sent: so no two wait for each
+    /// other.
+    fn enter_lane(&self, routed: &mut Routed) -> Result<(), Error> {
+        if let Order::Submit { submission, lane_guard: lane_guard @ None, .. } = &mut routed.order
+            && let Some(lane) = &submission.run_options.lane
+        {
+            let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
+            let bytes = submission.content.len() + attached;
+            *lane_guard = Some(self.setup.deps.lanes.enter(lane, &routed.session, &submission.run, bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Notes that the asker's connection may follow the session from here on.
+    fn note_follow(&mut self, routed: &Routed) {
+        // The connection may be gone by now: then there is no entry, and none is made.
+        if let Order::Submit { .. } | Order::Follow { .. } | Order::Attach { .. } = routed.order
+            && let Some(followed) = self.followed.get_mut(&routed.asker.client().connection)
+        {
+            if followed.len() >= FOLLOWED_MAX {
+                followed.retain(|key| self.sessions.contains_key(key));
+            }
+            followed.insert(routed.session.clone());
+        }
+    }
+
+    /// Answers what a session need not be woken for; gives back what it must.
+    fn answer_asleep(&self, routed: Routed, ctx: &mut Context<Self>) -> Option<Routed> {
+        let reply = match routed.order {
+            // One that is about to be recovered has something under way.
+            _ if self.recovering.contains(&routed.session) => return Some(routed),
+            Order::Abort { .. } => SessionReply::Aborted(Aborted { run: None }),
+            Order::Detach { .. } => SessionReply::Detached(Detached { found: false }),
+            Order::Stop(_) => {
+                answer(ctx, routed.asker, self.reader(routed.principal).stopped(routed.session));
+                return None;
+            }
+            _ => return Some(routed),
+        };
+        routed.asker.reply(Ok(reply.into()));
+        None
     }
 }
 

@@ -15,8 +15,9 @@ use clawmux_core::ids::{AgentId, PluginName, Seq, SessionKey};
 use clawmux_core::request::reply::Reply;
 use clawmux_core::tools::messenger;
 
-use super::order::{Waiting, busy};
-use super::requests::{answer, missing};
+use super::order::busy;
+use super::reading::missing;
+use super::requests::answer;
 use super::{Entry, SessionSupervisor, State, drain};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
@@ -142,7 +143,7 @@ impl SessionSupervisor {
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {
-            self.route(Waiting { session: key.clone(), routed }, ctx);
+            self.route(routed, ctx);
         }
         if self.draining {
             drain(&session);

@@ -189,7 +189,7 @@ impl World {
         let supervisor = SessionSupervisor::new(Setup {
             arbiters: Arbiters::default(),
             deps: deps.clone(),
-            crew,
+            agents: crew,
             parent_sessions,
             files,
         })
