@@ -1,5 +1,6 @@
 //! The hub with connections that are only mailboxes, some of which nobody reads.
 
+use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use clawmux_core::access::{Owner, Scope};
@@ -7,8 +8,6 @@ use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
 use clawmux_core::daemon::command::{DaemonReply, Noted};
 use clawmux_core::ids::{SessionKey, Ticket};
 use tokio::sync::mpsc;
-
-use std::sync::Weak;
 
 use super::*;
 use crate::connection::link::Link;

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::circles::circles;
+
 /// A source file of one of the three packages.
 struct Source {
     /// From the root, with `/`.
@@ -315,4 +317,22 @@ fn plugins_ship_with_source_module_and_digest() {
         "a fresh clone runs without a WASM toolchain: build the module and commit it with its digest",
     );
     assert!(plugins >= 2, "echo and clock ship");
+}
+
+#[test]
+fn no_folders_of_the_actors_import_each_other_in_a_circle() {
+    let circles: Vec<String> = circles(&root().join("actors")).into_iter().flatten().collect();
+    none(&circles, "no circle of imports: move what both sides need to where neither is needed");
+}
+
+#[test]
+fn a_circle_is_found_in_code_and_not_in_its_tests() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| fs::write(root.path().join(path), text).unwrap();
+    fs::create_dir(root.path().join("a")).unwrap();
+    write("a/x.rs", "#[cfg(test)]\nmod tests {\n    use crate::b;\n}\nuse crate::{d, b::{x, c}, e};\n");
+    write("b.rs", "use crate::c;\n// crate::a\n#[cfg(test)]\nuse crate::a;\n");
+    write("c.rs", "fn c() -> crate::d::D {}");
+    write("d.rs", "use crate::b;");
+    assert_eq!(circles(root.path()), [["b.rs -> c", "c.rs -> d", "d.rs -> b"]]);
 }

@@ -3,6 +3,7 @@
 //! Every daemon has its own home and its own port; every wait ends after [`TIMEOUT`] with what was
 //! seen until then. Nothing here sleeps to wait, but for polling a condition that has no event.
 
+pub mod circles;
 pub mod client;
 pub mod daemon;
 pub mod guest;
