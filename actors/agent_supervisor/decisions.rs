@@ -1,5 +1,5 @@
 //! What is asked for is decided and written down, and only then done and answered. Where it can't be written
-//! the crew goes back to what is.
+//! the supervisor goes back to what is.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
 use crate::runtime::dispatch::{Located, Request};
 use crate::runtime::line::Line;
-use crate::store::{Describe, Described, ReadCrew, ReadRow, WriteCrew};
+use crate::store::{Describe, Described, ReadAgents, ReadRow, WriteAgents};
 
 /// How long after the log could not be read it is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
@@ -136,24 +136,24 @@ impl AgentSupervisor {
             let row = ask(&store, ReadRow(session)).await??;
             Ok(described.map(|described| (described, row.is_some_and(|row| row.settings.closed.is_some()))))
         };
-        ctx.spawn(look.into_actor(self).map(move |described: Result<_, Error>, crew, ctx| {
-            crew.is_busy = false;
+        ctx.spawn(look.into_actor(self).map(move |described: Result<_, Error>, supervisor, ctx| {
+            supervisor.is_busy = false;
             match described {
                 Ok(Some((Described { owner, .. }, true))) if by.sees(&owner) => {
                     asker.reply(Err(ErrorCode::Conflict.error(format!("session {parent} was stopped"))));
                 }
                 Ok(Some((Described { owner, spent, .. }, false))) if by.sees(&owner) => {
-                    let shared_budgets = &crew.setup.shared_budgets;
+                    let shared_budgets = &supervisor.setup.shared_budgets;
                     if shared_budgets.of(&parent).is_none() {
                         shared_budgets.share(&parent, &parent, None);
                         shared_budgets.add(&parent, spent.total());
                     }
-                    crew.spawn(spawn, &by, Some((parent, owner)), asker, ctx);
+                    supervisor.spawn(spawn, &by, Some((parent, owner)), asker, ctx);
                 }
                 Ok(_) => asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {parent}")))),
                 Err(error) => asker.reply(Err(error)),
             }
-            crew.go_on(ctx);
+            supervisor.go_on(ctx);
         }));
     }
 
@@ -199,19 +199,19 @@ impl AgentSupervisor {
         self.is_busy = true;
         self.share(&changes);
         let store = self.setup.store.clone();
-        let written = async move { ask(&store, WriteCrew(changes)).await.flatten() };
-        ctx.spawn(written.into_actor(self).map(move |written, crew, ctx| {
-            crew.is_busy = false;
+        let written = async move { ask(&store, WriteAgents(changes)).await.flatten() };
+        ctx.spawn(written.into_actor(self).map(move |written, supervisor, ctx| {
+            supervisor.is_busy = false;
             match written {
                 Ok(()) => {
-                    crew.setup.parent_sessions.set(crew.rules.parent_sessions());
+                    supervisor.setup.parent_sessions.set(supervisor.rules.parent_sessions());
                     let promise = tell(Ok(()));
-                    crew.follow_up(effects, news, promise.as_ref(), ctx);
-                    crew.go_on(ctx);
+                    supervisor.follow_up(effects, news, promise.as_ref(), ctx);
+                    supervisor.go_on(ctx);
                 }
                 Err(error) => {
                     tell(Err(error.clone()));
-                    crew.fall(&error, ctx);
+                    supervisor.fall(&error, ctx);
                 }
             }
         }));
@@ -255,7 +255,7 @@ impl AgentSupervisor {
 
     /// Goes back to what is written, once that can be read and written again.
     fn fall(&mut self, error: &Error, ctx: &mut Context<Self>) {
-        tracing::warn!(%error, "the crew starts again from the store");
+        tracing::warn!(%error, "the agent supervisor starts again from the store");
         self.is_broken = true;
         for question in std::mem::take(&mut self.waiting) {
             if let Question::SubAgent(Located { request: Request { asker, .. }, .. })
@@ -273,15 +273,15 @@ impl AgentSupervisor {
 
     fn read_again(&mut self, ctx: &mut Context<Self>) {
         let store = self.setup.store.clone();
-        let read = async move { ask(&store, ReadCrew).await.flatten() };
-        ctx.spawn(read.into_actor(self).map(|read, crew, ctx| match read {
+        let read = async move { ask(&store, ReadAgents).await.flatten() };
+        ctx.spawn(read.into_actor(self).map(|read, supervisor, ctx| match read {
             Ok(kept) => {
-                crew.restore(kept);
-                crew.is_broken = false;
-                crew.resume(ctx);
+                supervisor.restore(kept);
+                supervisor.is_broken = false;
+                supervisor.resume(ctx);
             }
             Err(error) => {
-                tracing::warn!(%error, "what is written of the crew can't be read");
+                tracing::warn!(%error, "what is written of the agents can't be read");
                 ctx.run_later(READ_AGAIN, Self::read_again);
             }
         }));

@@ -126,11 +126,11 @@ impl AgentSupervisor {
             self.retries_total += 1;
             let delay = (RETRY * (attempt + 1)).min(RETRY_MAX);
             let turn = run.map(|run| run.turn);
-            ctx.run_later(delay, move |crew, ctx| {
+            ctx.run_later(delay, move |supervisor, ctx| {
                 // Another turn has its own.
-                let is_same = |id| crew.rules.agent(id).map(|agent| agent.turns) == turn;
+                let is_same = |id| supervisor.rules.agent(id).map(|agent| agent.turns) == turn;
                 if !matches!(&effect, Effect::Prompt(id) if !is_same(id)) {
-                    crew.act(effect, attempt + 1, None, ctx);
+                    supervisor.act(effect, attempt + 1, None, ctx);
                 }
             });
             return;

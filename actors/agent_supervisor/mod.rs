@@ -6,7 +6,7 @@
 //! under way is asked for again, is the run it was, and is followed to its end. What the sessions refuse
 //! for the moment is asked for again for a while.
 //!
-//! Where something can't be written down nothing of it is done: the crew goes back to what is written
+//! Where something can't be written down nothing of it is done: the supervisor goes back to what is written
 //! once the store can be written again, and asks for everything under way anew, as after a crash.
 
 mod decisions;
@@ -35,7 +35,7 @@ use crate::runtime::deliver::Deliver;
 use crate::runtime::dispatch::{Gone, Located, Request};
 use crate::runtime::line::Line;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{Health, KeptCrew, ReadCrew, Store};
+use crate::store::{Health, KeptAgents, ReadAgents, Store};
 
 use effects::Waiting;
 
@@ -50,7 +50,7 @@ const MAILBOX: usize = 2048;
 /// How soon a line that fell too far behind is noticed.
 const LAG_CHECK: Duration = Duration::from_secs(5);
 
-/// What a crew is made with.
+/// What it is made with.
 pub struct Setup {
     /// The bounds, and who can work.
     pub rules: rules::Setup,
@@ -119,7 +119,7 @@ enum Question {
 
 impl fmt::Debug for AgentSupervisor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").field("counts", &self.rules.counts()).finish_non_exhaustive()
+        f.debug_struct("AgentSupervisor").field("counts", &self.rules.counts()).finish_non_exhaustive()
     }
 }
 
@@ -129,9 +129,9 @@ impl AgentSupervisor {
     /// # Errors
     /// As the store's.
     pub async fn open(setup: Setup) -> Result<Self, Error> {
-        let kept = ask(&setup.store, ReadCrew).await??;
+        let kept = ask(&setup.store, ReadAgents).await??;
         let rules = rules::AgentRegistry::restore(setup.rules.clone(), rules::Kept::default());
-        let mut crew = Self {
+        let mut supervisor = Self {
             setup,
             rules,
             line: None,
@@ -141,12 +141,12 @@ impl AgentSupervisor {
             turns_total: 0,
             retries_total: 0,
         };
-        crew.restore(kept);
-        Ok(crew)
+        supervisor.restore(kept);
+        Ok(supervisor)
     }
 
     /// As it is written down.
-    fn restore(&mut self, KeptCrew { kept, spent }: KeptCrew) {
+    fn restore(&mut self, KeptAgents { kept, spent }: KeptAgents) {
         let shared_budgets = &self.setup.shared_budgets;
         let mut is_new = HashSet::new();
         for agent in &kept.agents {
@@ -198,10 +198,13 @@ impl Actor for AgentSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
-        ctx.run_interval(LAG_CHECK, |crew, ctx| {
-            if crew.line.as_ref().is_some_and(Line::is_lagging) && !crew.is_busy && !crew.is_broken {
-                tracing::warn!("the crew fell behind: it reads its agents again from the store");
-                crew.resume(ctx);
+        ctx.run_interval(LAG_CHECK, |supervisor, ctx| {
+            if supervisor.line.as_ref().is_some_and(Line::is_lagging)
+                && !supervisor.is_busy
+                && !supervisor.is_broken
+            {
+                tracing::warn!("the agent supervisor fell behind: it reads its agents again from the store");
+                supervisor.resume(ctx);
             }
         });
     }

@@ -1,11 +1,11 @@
-//! The sessions whose end ends an agent, where everybody can look without asking the crew.
+//! The sessions whose end ends an agent, where everybody can look without asking the supervisor.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawmux_core::ids::SessionKey;
 
-/// Those sessions; shared by the crew, which keeps it true, and whoever ends sessions.
+/// Those sessions; shared by the agent supervisor, which keeps it true, and whoever ends sessions.
 #[derive(Clone, Debug, Default)]
 pub struct ParentSessions(Arc<Mutex<HashSet<SessionKey>>>);
 

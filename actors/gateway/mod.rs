@@ -150,7 +150,7 @@ pub struct Gateway {
     hub: Addr<Hub>,
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
-    crew: Addr<AgentSupervisor>,
+    agents: Addr<AgentSupervisor>,
     scheduler: Addr<Scheduler>,
     files: Addr<Files>,
     tokens: Addr<Tokens>,
@@ -266,8 +266,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     authority.secrets_suit(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let parent_sessions = ParentSessions::default();
-    let crew = AgentSupervisor::open(agent_supervisor::Setup {
-        rules: crew_rules(&config),
+    let agents = AgentSupervisor::open(agent_supervisor::Setup {
+        rules: agent_rules(&config),
         store: store.clone(),
         hub: hub.clone(),
         log: log.clone(),
@@ -321,7 +321,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             agent_configs: agent_configs.clone(),
             meters: meters.clone(),
         },
-        agents: crew.clone(),
+        agents: agents.clone(),
         parent_sessions,
         files: files.clone(),
     })
@@ -343,7 +343,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         approvals: sessions.clone().recipient(),
         memory: sessions.clone().recipient(),
         sub_agents: sessions.clone().recipient(),
-        teams: crew.clone().recipient(),
+        teams: agents.clone().recipient(),
         files: files.clone().recipient(),
         jobs: scheduler.clone().recipient(),
         devices: devices.clone().recipient(),
@@ -380,7 +380,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             ("nodes", nodes.clone().recipient()),
             ("devices", devices.clone().recipient()),
             ("tokens", tokens.clone().recipient()),
-            ("crew", crew.clone().recipient()),
+            ("crew", agents.clone().recipient()),
             ("files", files.clone().recipient()),
             ("scheduler", scheduler.clone().recipient()),
             ("admin", admin.clone().recipient()),
@@ -415,7 +415,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         tracing::info!(sessions = unfinished, "resuming the runs that the last stop interrupted");
     }
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
-    ask(&crew, agent_supervisor::Begin { dispatch, gone }).await?;
+    ask(&agents, agent_supervisor::Begin { dispatch, gone }).await?;
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
@@ -434,7 +434,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         hub,
         configuration,
         devices,
-        crew,
+        agents,
         scheduler,
         files,
         tokens,
@@ -499,7 +499,7 @@ fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&
 }
 
 /// What a configuration says of agents that work for sessions.
-fn crew_rules(config: &Config) -> clawmux_core::agents::registry::Setup {
+fn agent_rules(config: &Config) -> clawmux_core::agents::registry::Setup {
     clawmux_core::agents::registry::Setup {
         running_max: config.limits.agents,
         depth_max: config.limits.agent_depth,
@@ -522,7 +522,7 @@ impl Gateway {
             ("hub", self.hub.connected()),
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
-            ("crew", self.crew.connected()),
+            ("crew", self.agents.connected()),
             ("scheduler", self.scheduler.connected()),
             ("files actor", self.files.connected()),
             ("tokens", self.tokens.connected()),
@@ -657,7 +657,7 @@ impl Handler<Observe> for Gateway {
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
-        let (crew, daemon) = (self.crew.clone(), self.daemon.clone());
+        let (agents, daemon) = (self.agents.clone(), self.daemon.clone());
         let scheduler = self.scheduler.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
@@ -671,7 +671,7 @@ impl Handler<Observe> for Gateway {
             Box::pin(observe("hub", hub, TIMEOUT)),
             Box::pin(observe("configuration", configuration, TIMEOUT)),
             Box::pin(observe("devices", devices, TIMEOUT)),
-            Box::pin(observe("crew", crew, TIMEOUT)),
+            Box::pin(observe("crew", agents, TIMEOUT)),
             Box::pin(observe("scheduler", scheduler, TIMEOUT)),
             Box::pin(observe("files", files, TIMEOUT)),
             Box::pin(observe("tokens", tokens, TIMEOUT)),

@@ -15,7 +15,7 @@ use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::schedule::job::Job;
 
-use super::{Gateway, crew_rules, terms};
+use super::{Gateway, agent_rules, terms};
 use crate::configuration::{Adopt, Adopted};
 use crate::hub::Announce;
 use crate::provider_supervisor::{self, Endpoints};
@@ -102,7 +102,7 @@ impl Gateway {
         let services = self.services.clone();
         let shared_roster = self.agent_configs.clone();
         let (sandbox, providers) = (self.sandbox.clone(), self.providers.clone());
-        let (crew, files) = (self.crew.clone(), self.files.clone());
+        let (agents, files) = (self.agents.clone(), self.files.clone());
         let (tokens, listener) = (self.tokens.clone(), self.listener.clone());
         let timetable = self.scheduler.clone();
         self.config.set(config.clone());
@@ -117,7 +117,7 @@ impl Gateway {
                 if is_other_catalog {
                     ask(&hub, Announce(Arc::new(Announcement::Catalog(catalog)))).await?;
                 }
-                ask(&crew, agent_supervisor::Reconfigure(crew_rules(&config))).await?;
+                ask(&agents, agent_supervisor::Reconfigure(agent_rules(&config))).await?;
                 ask(&files, files::Reconfigure { quota_bytes: config.limits.file_quota_bytes }).await?;
                 ask(&files, files::SetRoots(config.files.attachment_roots.clone())).await?;
                 if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {

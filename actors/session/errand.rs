@@ -26,7 +26,7 @@ use crate::runtime::deliver::{Asker, Client, Deliver, Window};
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
 
-/// The first number of the connections that calls ask over: below those of the crew.
+/// The first number of the connections that calls ask over: below those of the agent supervisor and the scheduler.
 const FIRST_ID: u64 = 1 << 61;
 
 /// How long the other session may take to have it written.

@@ -9,7 +9,7 @@ use clawmux_core::conversation::reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Detached, Injected, SessionReply, Stopped,
 };
 use clawmux_core::conversation::session::{Submission, Submitted, prompt_bytes};
-use clawmux_core::error::ErrorCode;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{ApprovalId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::prompt::settings::Patch;
 use clawmux_core::request::reply::Reply;
@@ -170,6 +170,21 @@ impl Order {
     }
 }
 
+/// What an order came to.
+#[derive(Default)]
+struct Done {
+    /// What is answered once it is written down; none = the session as lists show it then.
+    reply: Option<Reply>,
+    /// What the client follows from then on, after which number.
+    follow: Option<(Wanted, Seq)>,
+}
+
+impl From<SessionReply> for Done {
+    fn from(reply: SessionReply) -> Self {
+        Self { reply: Some(reply.into()), follow: None }
+    }
+}
+
 impl Handler<Routed> for Session {
     type Result = ();
 
@@ -178,16 +193,9 @@ impl Handler<Routed> for Session {
         self.look_at_roster();
         let Routed { session, asker, principal, order, held } = routed;
         let is_first = self.conversation.is_new();
-        let is_there = !is_first || !order.needs_something();
-        let seen = session.seen_by(&principal.owner);
-        if !is_there || !order.is_for(&principal, self.conversation.owner()) {
+        if let Err(error) = self.check_order(&session, &principal, &order) {
             drop(held);
-            return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {seen}"))));
-        }
-        if self.is_being_deleted {
-            drop(held);
-            let busy = format!("session {seen} is being deleted: try again");
-            return asker.reply(Err(ErrorCode::Unavailable.error(busy)));
+            return asker.reply(Err(error));
         }
         let coming = match self.admit(&order, is_first) {
             Ok(coming) => coming,
@@ -197,115 +205,46 @@ impl Handler<Routed> for Session {
             }
         };
         let now = clock::now();
-        let mut followed = None;
-        let reply = match order {
+        let is_decision = matches!(order, Order::Decide { .. });
+        let done = match order {
             Order::Submit { submission, follow, lane_guard } => {
-                let Submitted { run, seq, repeated } = match self.conversation.submit(now, submission) {
-                    Ok(submitted) => submitted,
-                    Err(error) => {
-                        // First of all, so that whoever hears of it may use the key elsewhere.
-                        drop(held);
-                        return asker.reply(Err(error));
-                    }
-                };
-                let mut ahead = 0;
-                let is_over = !self.conversation.is_open(&run);
-                if let Some(lane_guard) = lane_guard.filter(|_| !repeated) {
-                    lane_guard.ready();
-                    ahead = lane_guard.ahead() + self.conversation.ahead(&run);
-                    self.await_turn(run.clone(), lane_guard, ctx);
-                }
-                followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
-                Some(Reply::Session(SessionReply::Accepted(Accepted {
-                    session,
-                    run,
-                    seq,
-                    repeated,
-                    is_over,
-                    ahead,
-                })))
+                self.submit(session, submission, follow, lane_guard, ctx)
             }
             Order::Follow { run, seq, follow } => {
-                followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
-                let is_over = !self.conversation.is_open(&run);
-                Some(Reply::Session(SessionReply::Accepted(Accepted {
-                    session,
-                    run,
-                    seq,
-                    repeated: true,
-                    is_over,
-                    ahead: 0,
-                })))
+                Ok(self.accepted(session, Submitted { run, seq, repeated: true }, follow, 0))
             }
-            Order::Attach { after } => {
-                let head = self.conversation.head();
-                let (under_way, queued) = match after {
-                    None => {
-                        let under_way = self.conversation.under_way().map(Box::new);
-                        (under_way, self.conversation.waiting().collect())
-                    }
-                    Some(_) => (None, Vec::new()),
-                };
-                let after = after.unwrap_or(head);
-                if after > head {
-                    return asker.reply(Err(ErrorCode::InvalidRequest.error(format!(
-                        "session {seen} has no number {after} yet, its last is {head}: attach after 0"
-                    ))));
-                }
-                followed = Some((Wanted::Session, after));
-                let model =
-                    self.agent_configs.catalog.answers(&session.agent(), self.conversation.settings());
-                Some(Reply::Session(SessionReply::Attached(Attached {
-                    session,
-                    after,
-                    head,
-                    under_way,
-                    queued,
-                    model,
-                })))
-            }
+            Order::Attach { after } => self.attach(session, after, &principal),
             Order::Detach { follow } => {
-                let connection = asker.client().connection;
-                Some(Reply::Session(SessionReply::Detached(Detached {
-                    found: self.drop_guard.subscribers.unfollow(connection, follow),
-                })))
+                let found = self.drop_guard.subscribers.unfollow(asker.client().connection, follow);
+                Ok(SessionReply::Detached(Detached { found }).into())
             }
             Order::Stop(cause) => {
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.stop(now, cause, partial);
-                self.is_stopped = true;
-                Some(Reply::Session(SessionReply::Stopped(Stopped { session, runs })))
+                Ok(self.stopped(session, runs))
             }
-            Order::Close { reason } => {
-                if let Err(error) = self.conversation.check_reason(&reason) {
-                    return asker.reply(Err(error));
-                }
+            Order::Close { reason } => self.conversation.check_reason(&reason).map(|()| {
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.close(now, &reason, partial);
-                self.is_stopped = true;
-                Some(Reply::Session(SessionReply::Stopped(Stopped { session, runs })))
-            }
+                self.stopped(session, runs)
+            }),
             Order::Abort { run } => {
                 let under_way = run.as_ref().is_none_or(|run| self.conversation.is_running(run));
                 let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
-                Some(Reply::Session(SessionReply::Aborted(Aborted {
-                    run: self.conversation.abort(now, run.as_ref(), partial),
-                })))
+                let run = self.conversation.abort(now, run.as_ref(), partial);
+                Ok(SessionReply::Aborted(Aborted { run }).into())
             }
             Order::Clear => {
                 self.conversation.clear(now);
-                Some(Reply::Session(SessionReply::Cleared(Cleared { session })))
+                Ok(SessionReply::Cleared(Cleared { session }).into())
             }
             Order::Renew => {
                 self.conversation.renew(now);
-                Some(Reply::Session(SessionReply::Cleared(Cleared { session })))
+                Ok(SessionReply::Cleared(Cleared { session }).into())
             }
-            Order::Create(_) if !is_first => None,
+            Order::Create(_) if !is_first => Ok(Done::default()),
             Order::Create(patch) | Order::Configure(patch) => {
-                if let Err(error) = self.conversation.configure(now, &patch) {
-                    return asker.reply(Err(error));
-                }
-                None
+                self.conversation.configure(now, &patch).map(|()| Done::default())
             }
             Order::Reset => {
                 let partial = self.end_work(ctx);
@@ -315,29 +254,24 @@ impl Handler<Routed> for Session {
                 } else {
                     self.conversation.reset(now, partial);
                 }
-                None
+                Ok(Done::default())
             }
             Order::Compact(Cut { up_to, kept, forgotten }) => {
                 self.conversation.compact(now, up_to);
-                Some(Reply::Session(SessionReply::Compacted(Compacted { kept, forgotten })))
+                Ok(SessionReply::Compacted(Compacted { kept, forgotten }).into())
             }
             Order::Inject { content, id } => {
                 let fresh = || RunId::new(format!("inject-{}", RunId::from_random(clock::random())));
                 let id = id.unwrap_or_else(fresh);
                 let seq = self.conversation.inject(now, id.clone(), content);
-                Some(Reply::Session(SessionReply::Injected(Injected { message: id.to_string(), seq })))
+                Ok(SessionReply::Injected(Injected { message: id.to_string(), seq }).into())
             }
-            Order::Decide { id, verdict } => match self.conversation.decide(now, &id, verdict, &principal) {
-                Ok((run, decided)) => {
+            Order::Decide { id, verdict } => {
+                self.conversation.decide(now, &id, verdict, &principal).map(|(run, decided)| {
                     let reply = ApprovalReply::Decided { id, session, run, decided };
-                    Some(Reply::Approval(Box::new(reply)))
-                }
-                Err(error) => {
-                    asker.reply(Err(error));
-                    // Its time may have come with this.
-                    return self.proceed(ctx);
-                }
-            },
+                    Done { reply: Some(Reply::Approval(Box::new(reply))), follow: None }
+                })
+            }
             Order::Delete => {
                 let partial = self.end_work(ctx);
                 self.conversation.stop(now, Cause::Asked, partial);
@@ -346,8 +280,92 @@ impl Handler<Routed> for Session {
                 return self.proceed(ctx);
             }
         };
-        self.next.push(Answered { asker, reply, follow: followed, held, coming });
-        self.proceed(ctx);
-        self.sleep_if_nothing_was();
+        match done {
+            Ok(Done { reply, follow }) => {
+                self.next.push(Answered { asker, reply, follow, held, coming });
+                self.proceed(ctx);
+                self.sleep_if_nothing_was();
+            }
+            Err(error) => {
+                // First of all, so that whoever hears of it may use the key elsewhere.
+                drop(held);
+                asker.reply(Err(error));
+                if is_decision {
+                    // The call's time may have come with this.
+                    self.proceed(ctx);
+                }
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Whether it is there for whoever gives this order.
+    fn check_order(&self, key: &SessionKey, principal: &Principal, order: &Order) -> Result<(), Error> {
+        let is_there = !self.conversation.is_new() || !order.needs_something();
+        let seen = key.seen_by(&principal.owner);
+        if !is_there || !order.is_for(principal, self.conversation.owner()) {
+            return Err(ErrorCode::NotFound.error(format!("no such session: {seen}")));
+        }
+        if self.is_being_deleted {
+            return Err(ErrorCode::Unavailable.error(format!("session {seen} is being deleted: try again")));
+        }
+        Ok(())
+    }
+
+    fn submit(
+        &mut self,
+        session: SessionKey,
+        submission: Submission,
+        follow: bool,
+        lane_guard: Option<LaneGuard>,
+        ctx: &mut Context<Self>,
+    ) -> Result<Done, Error> {
+        let submitted = self.conversation.submit(clock::now(), submission)?;
+        let mut ahead = 0;
+        if let Some(lane_guard) = lane_guard.filter(|_| !submitted.repeated) {
+            lane_guard.ready();
+            ahead = lane_guard.ahead() + self.conversation.ahead(&submitted.run);
+            self.await_turn(submitted.run.clone(), lane_guard, ctx);
+        }
+        Ok(self.accepted(session, submitted, follow, ahead))
+    }
+
+    fn accepted(&self, session: SessionKey, submitted: Submitted, follow: bool, ahead: usize) -> Done {
+        let Submitted { run, seq, repeated } = submitted;
+        let follow = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
+        let is_over = !self.conversation.is_open(&run);
+        let accepted = Accepted { session, run, seq, repeated, is_over, ahead };
+        Done { reply: Some(SessionReply::Accepted(accepted).into()), follow }
+    }
+
+    fn attach(&self, session: SessionKey, after: Option<Seq>, by: &Principal) -> Result<Done, Error> {
+        let head = self.conversation.head();
+        let (under_way, queued) = match after {
+            None => {
+                let under_way = self.conversation.under_way().map(Box::new);
+                (under_way, self.conversation.waiting().collect())
+            }
+            Some(_) => (None, Vec::new()),
+        };
+        let after = after.unwrap_or(head);
+        if after > head {
+            let seen = session.seen_by(&by.owner);
+            return Err(ErrorCode::InvalidRequest.error(format!(
+                "session {seen} has no number {after} yet, its last is {head}: attach after 0"
+            )));
+        }
+        let model = self.agent_configs.catalog.answers(&session.agent(), self.conversation.settings());
+        let attached = Attached { session, after, head, under_way, queued, model };
+        Ok(Done {
+            reply: Some(SessionReply::Attached(attached).into()),
+            follow: Some((Wanted::Session, after)),
+        })
+    }
+
+    /// These runs were ended, and it sleeps as soon as it may.
+    fn stopped(&mut self, session: SessionKey, runs: Vec<RunId>) -> Done {
+        self.is_stopped = true;
+        SessionReply::Stopped(Stopped { session, runs }).into()
     }
 }

@@ -26,23 +26,23 @@ const KIND: &str = "agents and teams";
 /// Errors: as [`Append`](crate::store::Append)'s.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), Error>")]
-pub struct WriteCrew(pub Vec<registry::Change>);
+pub struct WriteAgents(pub Vec<registry::Change>);
 
 /// Asks for all agents and teams that are remembered.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<KeptCrew, Error>")]
-pub struct ReadCrew;
+#[rtype(result = "Result<KeptAgents, Error>")]
+pub struct ReadAgents;
 
 /// The agents and teams that are remembered.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KeptCrew {
+pub struct KeptAgents {
     /// They.
     pub kept: registry::Kept,
     /// What each of their sessions, and of those whose budgets they spend, has spent in tokens.
     pub spent: Vec<(SessionKey, u64)>,
 }
 
-impl Change for WriteCrew {
+impl Change for WriteAgents {
     fn bytes(&self) -> usize {
         self.0.iter().map(registry::Change::bytes).sum()
     }
@@ -106,7 +106,7 @@ impl Change for WriteCrew {
     }
 }
 
-impl Query for ReadCrew {
+impl Query for ReadAgents {
     fn answer(self, reader: &mut Reader) -> Self::Result {
         reader.view(None, |tx, _| {
             let agents = readable(tx, KIND, "SELECT * FROM agents", [], agent)?;
@@ -138,7 +138,7 @@ impl Query for ReadCrew {
                 [],
                 |row| Ok((row.session("key")?, row.number("spent")?)),
             )?;
-            Ok(KeptCrew { kept: Kept { agents, teams, mail, notes }, spent })
+            Ok(KeptAgents { kept: Kept { agents, teams, mail, notes }, spent })
         })
     }
 }
@@ -384,17 +384,17 @@ mod tests {
             // A second time, as it is now: what was said stays.
             Change::Team(Box::new(Team { said: Vec::new(), ..team.clone() })),
         ]);
-        store.send(WriteCrew(changes)).await.unwrap().unwrap();
+        store.send(WriteAgents(changes)).await.unwrap().unwrap();
         store.send(crate::store::Stop).await.unwrap().unwrap();
 
         let store = Store::start(&path).await.unwrap();
-        let KeptCrew { kept, spent } = store.send(ReadCrew).await.unwrap().unwrap();
+        let KeptAgents { kept, spent } = store.send(ReadAgents).await.unwrap().unwrap();
         assert_eq!(kept.agents, agents);
         assert_eq!(kept.teams, [team]);
         assert_eq!((kept.mail, kept.notes), (vec![mail(9)], vec![note("n")]));
         assert!(spent.is_empty(), "no session has said anything");
         let forget = vec![Change::ForgetSaid("t".into()), Change::ForgetTeam("t".into())];
-        store.send(WriteCrew(forget)).await.unwrap().unwrap();
-        assert!(store.send(ReadCrew).await.unwrap().unwrap().kept.teams.is_empty());
+        store.send(WriteAgents(forget)).await.unwrap().unwrap();
+        assert!(store.send(ReadAgents).await.unwrap().unwrap().kept.teams.is_empty());
     }
 }

@@ -9,7 +9,9 @@ use clawmux_core::ids::SessionKey;
 use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
-use super::{Append, Forget, RecordUsage, Store, WriteCrew, WriteDevices, WriteFile, WriteJobs, WriteTokens};
+use super::{
+    Append, Forget, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile, WriteJobs, WriteTokens,
+};
 
 /// A change, which stands beside the table it is about.
 pub(super) trait Change: Debug + Send + 'static {
@@ -43,4 +45,4 @@ macro_rules! written {
     )*};
 }
 
-written!(Append, Forget, RecordUsage, WriteCrew, WriteDevices, WriteFile, WriteJobs, WriteTokens);
+written!(Append, Forget, RecordUsage, WriteAgents, WriteDevices, WriteFile, WriteJobs, WriteTokens);

@@ -69,7 +69,7 @@ use reader::Reader;
 use reader::questions::Questions;
 use writer::Writer;
 
-pub use agents::{KeptCrew, ReadCrew, WriteCrew};
+pub use agents::{KeptAgents, ReadAgents, WriteAgents};
 pub use backup::{Backup, copy};
 pub use devices::{Devices, ReadDevices, WriteDevices};
 pub(crate) use figures::Figures;

@@ -140,7 +140,7 @@ impl World {
         };
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();
-        let crew = AgentSupervisor::open(agent_supervisor::Setup {
+        let agents = AgentSupervisor::open(agent_supervisor::Setup {
             rules: clawmux_core::agents::registry::Setup::default(),
             store: store.clone(),
             hub: hub.clone(),
@@ -148,7 +148,7 @@ impl World {
             shared_budgets: SharedBudgets::default(),
             parent_sessions: parent_sessions.clone(),
         });
-        let crew = crew.await.unwrap().start();
+        let agents = agents.await.unwrap().start();
         let files = files::Setup {
             folder: home.path().join("files"),
             store: store.clone(),
@@ -189,7 +189,7 @@ impl World {
         let supervisor = SessionSupervisor::new(Setup {
             arbiters: Arbiters::default(),
             deps: deps.clone(),
-            agents: crew,
+            agents,
             parent_sessions,
             files,
         })
