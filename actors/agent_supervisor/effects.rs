@@ -32,7 +32,7 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 const ATTEMPTS_MAX: u32 = 80;
 
 /// Something that was asked for and is not over.
-pub(super) struct Waiting {
+pub(super) struct OpenRequest {
     /// What it is for.
     pub(super) effect: Effect,
     /// How often it was asked for.
@@ -65,7 +65,7 @@ impl AgentSupervisor {
         let Some((owner, command, run)) = self.command(&effect) else { return };
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
-        let waiting = Waiting { effect, attempt, run, _promise: promise };
+        let waiting = OpenRequest { effect, attempt, run, _promise: promise };
         if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
             self.refused(*waiting, busy, ctx);
@@ -120,8 +120,8 @@ impl AgentSupervisor {
     }
 
     /// Something could not be done: for the moment, or at all.
-    fn refused(&mut self, waiting: Waiting, error: Error, ctx: &mut Context<Self>) {
-        let Waiting { effect, attempt, run, .. } = waiting;
+    fn refused(&mut self, waiting: OpenRequest, error: Error, ctx: &mut Context<Self>) {
+        let OpenRequest { effect, attempt, run, .. } = waiting;
         if error.is_retryable() && attempt < ATTEMPTS_MAX {
             self.retries_total += 1;
             let delay = (RETRY * (attempt + 1)).min(RETRY_MAX);
@@ -169,7 +169,7 @@ impl AgentSupervisor {
         }
         let Some(waiting) = line.over(ticket) else { return };
         match (reply, waiting.effect) {
-            (Err(error), effect) => self.refused(Waiting { effect, ..waiting }, error, ctx),
+            (Err(error), effect) => self.refused(OpenRequest { effect, ..waiting }, error, ctx),
             (Ok(_), Effect::Stop(agent)) => self.ask(Question::Settled(agent), ctx),
             (Ok(_), Effect::Note(note)) => self.ask(Question::Noted(note.id), ctx),
             (Ok(_), Effect::Make(_) | Effect::Prompt(_)) => {}
@@ -179,11 +179,11 @@ impl AgentSupervisor {
     pub(super) fn heard(&mut self, ticket: Ticket, event: &Published, ctx: &mut Context<Self>) {
         let Some(line) = &mut self.line else { return };
         line.taken(cost(event));
-        let Some(Waiting { run: Some(run), .. }) = line.waiting(ticket) else { return };
+        let Some(OpenRequest { run: Some(run), .. }) = line.waiting(ticket) else { return };
         run.fold.apply(&event.logged.event);
         let Event::Ended { outcome, usage } = &event.logged.event else { return };
         let (outcome, usage) = (outcome.clone(), *usage);
-        if let Some(Waiting { run: Some(Followed { agent, turn, fold }), .. }) = line.over(ticket) {
+        if let Some(OpenRequest { run: Some(Followed { agent, turn, fold }), .. }) = line.over(ticket) {
             let (text, _) = fold.text();
             self.ask(Question::TurnEnded(agent, turn, TurnEnd { outcome, text, usage }), ctx);
         }

@@ -22,7 +22,6 @@ use clawmux_core::access::Principal;
 use clawmux_core::agents::registry::{self as rules, TurnEnd};
 use clawmux_core::agents::subagent::SubAgentCommand;
 use clawmux_core::agents::team::TeamCommand;
-use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{SessionKey, SubAgentId};
 use serde_json::json;
@@ -32,12 +31,12 @@ use crate::hub::Hub;
 use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::ask::ask;
 use crate::runtime::deliver::Deliver;
-use crate::runtime::dispatch::{Gone, Located, Request};
-use crate::runtime::line::Line;
+use crate::runtime::dispatch::{Located, Request};
+use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Health, KeptAgents, ReadAgents, Store};
 
-use effects::Waiting;
+use effects::OpenRequest;
 
 pub use parent_sessions::ParentSessions;
 
@@ -70,7 +69,7 @@ pub struct Setup {
 pub struct AgentSupervisor {
     setup: Setup,
     rules: rules::AgentRegistry,
-    line: Option<Line<Waiting>>,
+    line: Option<Line<OpenRequest>>,
     /// Those who wait while something is decided or written down.
     waiting: VecDeque<Question>,
     is_busy: bool,
@@ -78,16 +77,6 @@ pub struct AgentSupervisor {
     is_broken: bool,
     turns_total: u64,
     retries_total: u64,
-}
-
-/// From here on agents can be prompted; those whose turn was cut off are.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Begin {
-    /// Where requests go.
-    pub dispatch: Recipient<Request<SessionCommand>>,
-    /// Who is told that a connection is gone.
-    pub gone: Recipient<Gone>,
 }
 
 /// Goes over to other bounds and agents; what is under way goes on.
@@ -210,11 +199,12 @@ impl Actor for AgentSupervisor {
     }
 }
 
+/// From here on agents can be prompted; those whose turn was cut off are.
 impl Handler<Begin> for AgentSupervisor {
     type Result = ();
 
-    fn handle(&mut self, Begin { dispatch, gone }: Begin, ctx: &mut Self::Context) {
-        self.line = Some(Line::new("crew", dispatch, gone));
+    fn handle(&mut self, begin: Begin, ctx: &mut Self::Context) {
+        self.line = Some(Line::new("crew", begin));
         self.resume(ctx);
     }
 }

@@ -28,6 +28,7 @@ use clawmux_core::config::request::{
     ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot, SoulRequest,
 };
 use clawmux_core::config::{self, Config, Origin};
+use clawmux_core::daemon::operator::ExplainConfig;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
@@ -35,6 +36,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
 
+use crate::runtime::ask::Typed;
 use crate::runtime::clock;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
@@ -99,9 +101,9 @@ struct Figures {
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<ConfigSnapshot, Error>")]
 pub struct Configure {
-    /// What.
+    /// What is asked or changed.
     pub request: ConfigRequest,
-    /// Who.
+    /// On whose behalf, for the log.
     pub by: Arc<str>,
 }
 
@@ -109,16 +111,8 @@ pub struct Configure {
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Reloaded, Error>")]
 pub struct Reload {
-    /// Who.
+    /// On whose behalf, for the log.
     pub by: Arc<str>,
-}
-
-/// Says what keys say, and where that was written.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Explained, Error>")]
-pub struct Explain {
-    /// This key, or all of this section; none = all there are.
-    pub path: Option<String>,
 }
 
 /// Has one key say something, and the daemon go over to it.
@@ -129,7 +123,7 @@ pub struct Change {
     pub path: String,
     /// What; null takes it away, so that the default holds, or what a weaker file says.
     pub value: Json,
-    /// Who.
+    /// On whose behalf, for the log.
     pub by: Arc<str>,
 }
 
@@ -452,10 +446,15 @@ impl Handler<Change> for Configuration {
     }
 }
 
-impl Handler<Explain> for Configuration {
+/// Says what keys say, and where that was written.
+impl Handler<Typed<ExplainConfig>> for Configuration {
     type Result = ResponseActFuture<Self, Result<Explained, Error>>;
 
-    fn handle(&mut self, Explain { path }: Explain, _: &mut Self::Context) -> Self::Result {
+    fn handle(
+        &mut self,
+        Typed(ExplainConfig { path }): Typed<ExplainConfig>,
+        _: &mut Self::Context,
+    ) -> Self::Result {
         self.begin(|shared| shared.explain(path))
     }
 }

@@ -72,6 +72,7 @@ use crate::runtime::clock;
 use crate::runtime::daemon_log::DaemonLog;
 use crate::runtime::dispatch::Routes;
 use crate::runtime::lane::Lanes;
+use crate::runtime::line::Begin;
 use crate::runtime::log_filter::LogFilter;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, TIMEOUT_WITH_CHILDREN, observe};
@@ -414,10 +415,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     if unfinished > 0 {
         tracing::info!(sessions = unfinished, "resuming the runs that the last stop interrupted");
     }
-    let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
-    ask(&agents, agent_supervisor::Begin { dispatch, gone }).await?;
-    let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
-    ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
+    let begin = Begin { dispatch: sessions.clone().recipient(), gone: sessions.clone().recipient() };
+    ask(&agents, begin.clone()).await?;
+    ask(&scheduler, begin).await?;
     let (fail, failed) = oneshot::channel();
     let running = Arc::new(Swappable::new(config.clone()));
     let changed_by = configuration.clone();

@@ -16,10 +16,10 @@ pub const WAITING_MAX: usize = 256;
 
 /// The announcements that one connection has not taken yet.
 #[derive(Debug, Default)]
-pub struct Inbox(Mutex<Waiting>);
+pub struct Inbox(Mutex<Unread>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Unread {
     all: VecDeque<Arc<Announcement>>,
     /// Whether the connection was told that there is something.
     knocked: bool,
@@ -67,7 +67,7 @@ impl Inbox {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, Unread> {
         // Nothing that can panic runs under it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -201,7 +201,7 @@ impl ClientInfo {
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Renew {
-    /// Which.
+    /// Its number.
     pub connection: ConnectionId,
     /// As whom it is there from now on.
     pub principal: Principal,
@@ -211,7 +211,7 @@ pub struct Renew {
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Leave {
-    /// Which.
+    /// Its number.
     pub connection: ConnectionId,
 }
 
@@ -228,7 +228,7 @@ pub enum Notice {
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Broadcast {
-    /// What.
+    /// What they are told.
     pub notice: Notice,
     /// Whose connections.
     pub whose: Whose,
@@ -284,7 +284,7 @@ pub struct GetOverview {
 pub struct Tell {
     /// Who is answered that it is shown.
     pub asker: Asker,
-    /// What.
+    /// What is shown.
     pub told: Told,
 }
 

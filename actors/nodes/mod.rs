@@ -93,19 +93,19 @@ struct Open {
     connection: ConnectionId,
     command: String,
     key: Option<Key>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<Waiter>,
     deadline: SpawnHandle,
 }
 
 /// Who waits for what becomes of it.
-enum Waiting {
+enum Waiter {
     Client(Asker),
     Tool(oneshot::Sender<Outcome>),
 }
 
 /// What is known of an idempotency key.
 enum Known {
-    /// Under way.
+    /// Under way, by its id.
     Open(Arc<str>),
     /// Over; without its outcome where that was too large to be kept.
     Over { command: String, outcome: Option<Outcome> },
@@ -131,7 +131,7 @@ pub struct NodeJoins {
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct NodeLeaves {
-    /// Which.
+    /// Its number.
     pub connection: ConnectionId,
 }
 
@@ -183,7 +183,7 @@ impl Nodes {
         node: &Arc<str>,
         invoke: InvokeNode,
         key: Option<Key>,
-        waiting: Waiting,
+        waiting: Waiter,
         ctx: &mut Context<Self>,
     ) {
         let fail = |waiting, error| answer(waiting, node, &invoke.command, Err(error));
@@ -303,16 +303,16 @@ fn not_connected(node: &str) -> Error {
 }
 
 /// Tells who waits what became of it, or why it was not begun.
-fn answer(waiting: Waiting, node: &Arc<str>, command: &str, outcome: Result<Outcome, Error>) {
+fn answer(waiting: Waiter, node: &Arc<str>, command: &str, outcome: Result<Outcome, Error>) {
     match waiting {
-        Waiting::Client(asker) => asker.reply(outcome.map(|outcome| {
+        Waiter::Client(asker) => asker.reply(outcome.map(|outcome| {
             Reply::Node(NodeReply::Invoked(Box::new(Invoked {
                 node: node.clone(),
                 command: command.to_owned(),
                 outcome,
             })))
         })),
-        Waiting::Tool(tool) => {
+        Waiter::Tool(tool) => {
             let unbegun =
                 |error: Error| NodeFailure { code: error.code.name().into(), message: error.message };
             // A run that was ended meanwhile does not wait any more.
@@ -348,13 +348,13 @@ impl Nodes {
         let key = invoke.idempotency_key.as_ref().map(|key| format!("{} {key}", invoke.command));
         let key = key.map(|key| (principal.owner.clone(), id.clone(), key));
         match key.as_ref().and_then(|key| self.keys.get(key)) {
-            None => self.begin(&id, invoke, key, Waiting::Client(asker), ctx),
+            None => self.begin(&id, invoke, key, Waiter::Client(asker), ctx),
             Some(Known::Open(open)) => match self.open.get_mut(open) {
-                Some(open) if open.waiting.len() < UNDER_WAY_MAX => open.waiting.push(Waiting::Client(asker)),
+                Some(open) if open.waiting.len() < UNDER_WAY_MAX => open.waiting.push(Waiter::Client(asker)),
                 _ => asker.reply(Err(ErrorCode::Unavailable.error("too many wait for this invocation"))),
             },
             Some(Known::Over { command, outcome: Some(outcome) }) => {
-                answer(Waiting::Client(asker), &id, command, Ok(outcome.clone()));
+                answer(Waiter::Client(asker), &id, command, Ok(outcome.clone()));
             }
             Some(Known::Over { outcome: None, .. }) => asker
                 .reply(Err(ErrorCode::Conflict
@@ -480,7 +480,7 @@ impl Handler<CallNode> for Nodes {
                     timeout: INVOKE_TIMEOUT,
                     idempotency_key: None,
                 };
-                self.begin(&node, invoke, None, Waiting::Tool(sender), ctx);
+                self.begin(&node, invoke, None, Waiter::Tool(sender), ctx);
                 Ok(())
             }
         };

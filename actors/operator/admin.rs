@@ -18,21 +18,21 @@ use clawmux_core::provider::meter::{day_start, month_start};
 use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
-use clawmux_core::tools::plugin::Unloaded;
+use clawmux_core::tools::plugin::UnloadPlugin;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::sessions;
-use crate::configuration::{Change, Configuration, Explain, Reload};
+use crate::configuration::{Change, Configuration, Reload};
 use crate::listener::CloseConnection;
 use crate::provider_supervisor::BudgetStatus;
-use crate::runtime::ask::ask;
+use crate::runtime::ask::{Typed, ask};
 use crate::runtime::clock;
 use crate::runtime::deliver::{Asker, Deliver};
 use crate::runtime::dispatch::Request;
 use crate::runtime::log_filter::LogFilter;
 use crate::runtime::observe::{Observe, Observed};
-use crate::sandbox_supervisor::{ReloadPlugin, SandboxSupervisor, UnloadPlugin};
+use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::Follows;
 use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
 
@@ -237,11 +237,10 @@ impl Daemon {
             OperatorCommand::Plugins(_) => OperatorReply::Observed(ask(&self.sandbox, Observe).await?.into()),
             OperatorCommand::LoadPlugin(asked) => OperatorReply::Loaded(self.load_plugin(asked).await?),
             OperatorCommand::UnloadPlugin(operator::UnloadPlugin { name }) => {
-                ask(&self.sandbox, UnloadPlugin { name: name.clone() }).await??;
-                OperatorReply::Unloaded(Unloaded { name })
+                OperatorReply::Unloaded(ask(&self.sandbox, Typed(UnloadPlugin { name })).await??)
             }
-            OperatorCommand::ReloadPlugin(operator::ReloadPlugin { name }) => {
-                OperatorReply::Reloaded(self.sandbox.send(ReloadPlugin { name }).await.map_err(gone)??)
+            OperatorCommand::ReloadPlugin(reload) => {
+                OperatorReply::Reloaded(self.sandbox.send(Typed(reload)).await.map_err(gone)??)
             }
             OperatorCommand::CallPlugin(asked) => OperatorReply::Called(self.call_plugin(asked).await?),
             OperatorCommand::Usage(asked) => {
@@ -277,8 +276,8 @@ impl Daemon {
             OperatorCommand::Backup(asked) => {
                 OperatorReply::Copied(self.back_up(Backup { to: asked.file }, asker).await?)
             }
-            OperatorCommand::Explain(operator::ExplainConfig { path }) => {
-                OperatorReply::Explained(self.configuration.send(Explain { path }).await.map_err(gone)??)
+            OperatorCommand::Explain(explain) => {
+                OperatorReply::Explained(self.configuration.send(Typed(explain)).await.map_err(gone)??)
             }
             OperatorCommand::Change(operator::ChangeConfig { path, value }) => {
                 let change = Change { path, value, by: BY.into() };

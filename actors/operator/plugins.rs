@@ -8,11 +8,13 @@ use clawmux_core::conversation::event::ToolCall;
 use clawmux_core::daemon::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
+use clawmux_core::tools::plugin::LoadPlugin;
 
 use super::admin::{Daemon, GetInfo, gone};
+use crate::runtime::ask::Typed;
 use crate::runtime::clock;
 use crate::sandbox::source;
-use crate::sandbox_supervisor::{CallTool, LoadPlugin};
+use crate::sandbox_supervisor::CallTool;
 
 /// So many modules of the plugins folder are named.
 const SHOWN_MAX: usize = 20;
@@ -30,7 +32,7 @@ impl Daemon {
             None if !is_known && source::check_name(&name).is_ok() => Some(self.in_folder(&name).await?),
             path => path,
         };
-        let load = LoadPlugin { name: name.clone(), path: path.clone() };
+        let load = Typed(LoadPlugin { name: name.clone(), path: path.clone() });
         let plugin = self.sandbox.send(load).await.map_err(gone)??;
         let agents = config.agents.values().map(|agent| AgentTools {
             agent: agent.id.clone(),

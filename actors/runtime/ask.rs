@@ -5,6 +5,15 @@ use std::time::Duration;
 use actix::dev::ToEnvelope;
 use actix::prelude::*;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::request::ask::Ask;
+
+/// A command of a client, asked by another actor and answered with its own reply.
+#[derive(Clone, Debug)]
+pub struct Typed<C>(pub C);
+
+impl<C: Ask + 'static> Message for Typed<C> {
+    type Result = Result<C::Reply, Error>;
+}
 
 /// How long an actor may take to answer another. What takes longer by its nature (a model, a tool)
 /// has deadlines of its own and is not asked this way.

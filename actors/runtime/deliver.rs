@@ -167,7 +167,7 @@ pub type Closer = Weak<dyn Closable>;
 /// A connection, as a session sees it.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Which.
+    /// Its number.
     pub connection: ConnectionId,
     /// Where it takes deliveries.
     pub to: Recipient<Deliver>,
@@ -193,7 +193,7 @@ impl Asker {
         Self { client, ticket: Some(ticket) }
     }
 
-    /// Who asks.
+    /// The connection that asks.
     pub fn client(&self) -> &Client {
         &self.client
     }

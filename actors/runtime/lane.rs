@@ -24,10 +24,10 @@ pub const BYTES_MAX: usize = 64 << 20;
 
 /// All lanes; shared by the supervisor of the sessions and these.
 #[derive(Clone, Default)]
-pub struct Lanes(Arc<Mutex<HashMap<LaneName, Lane<Waiting>>>>);
+pub struct Lanes(Arc<Mutex<HashMap<LaneName, Lane<RunInLane>>>>);
 
 /// A run in a lane.
-struct Waiting {
+struct RunInLane {
     session: SessionKey,
     run: RunId,
     /// What its prompt takes of memory.
@@ -35,7 +35,7 @@ struct Waiting {
     turn: Option<oneshot::Sender<()>>,
 }
 
-impl Waiting {
+impl RunInLane {
     fn new(session: &SessionKey, run: RunId, bytes: usize) -> (Self, oneshot::Receiver<()>) {
         let (turn, comes) = oneshot::channel();
         (Self { session: session.clone(), run, bytes, turn: Some(turn) }, comes)
@@ -64,7 +64,7 @@ impl Lanes {
         run: &RunId,
         bytes: usize,
     ) -> Result<LaneGuard, Error> {
-        let (waiting, turn) = Waiting::new(session, run.clone(), bytes);
+        let (waiting, turn) = RunInLane::new(session, run.clone(), bytes);
         let now = clock::now();
         let place = self.with(lane, |lane| {
             let held: usize = lane.all().map(|(_, waiting)| waiting.bytes).sum();
@@ -90,9 +90,9 @@ impl Lanes {
         let mut last: HashMap<LaneName, (Option<LanePosition>, Option<LanePosition>)> = HashMap::new();
         runs.map(|(run, lane, accepted)| {
             // It was let in before, and is in memory already.
-            let (waiting, turn) = Waiting::new(session, run.clone(), 0);
+            let (waiting, turn) = RunInLane::new(session, run.clone(), 0);
             let between = last.entry(lane.clone()).or_insert_with(|| {
-                let on_its_way = |lane: &mut Lane<Waiting>| {
+                let on_its_way = |lane: &mut Lane<RunInLane>| {
                     lane.all().find(|(_, waiting)| waiting.session == *session).map(|(place, _)| place)
                 };
                 (None, self.with(&lane, on_its_way))
@@ -133,7 +133,7 @@ impl Lanes {
     }
 
     /// Does something with a lane, and tells whose turn it is then.
-    fn with<T>(&self, name: &LaneName, change: impl FnOnce(&mut Lane<Waiting>) -> T) -> T {
+    fn with<T>(&self, name: &LaneName, change: impl FnOnce(&mut Lane<RunInLane>) -> T) -> T {
         let mut lanes = self.lock();
         let lane = lanes.entry(name.clone()).or_insert_with(|| Lane::new(clock::now()));
         let changed = change(lane);
@@ -144,7 +144,7 @@ impl Lanes {
         changed
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<LaneName, Lane<Waiting>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LaneName, Lane<RunInLane>>> {
         // Nothing that can panic runs under it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,14 +19,23 @@ use crate::runtime::dispatch::{Gone, Request};
 /// of the operator's socket.
 const FIRST_ID: u64 = 1 << 62;
 
+/// Sessions can be asked from here on, by an actor that has its own [`Line`] to them.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Begin {
+    /// Where requests go.
+    pub dispatch: Recipient<Request<SessionCommand>>,
+    /// Who is told that a connection is gone.
+    pub gone: Recipient<Gone>,
+}
+
 /// The way to the sessions and back.
 pub(crate) struct Line<T> {
     /// Whose it is, as sessions know it.
     name: &'static str,
     connection: ConnectionId,
     window: Arc<Window>,
-    dispatch: Recipient<Request<SessionCommand>>,
-    gone: Recipient<Gone>,
+    sessions: Begin,
     tickets: u64,
     /// What was asked for and is not over.
     waiting: HashMap<Ticket, T>,
@@ -34,18 +43,13 @@ pub(crate) struct Line<T> {
 
 impl<T> Line<T> {
     /// The line of the actor of this name.
-    pub(crate) fn new(
-        name: &'static str,
-        dispatch: Recipient<Request<SessionCommand>>,
-        gone: Recipient<Gone>,
-    ) -> Self {
+    pub(crate) fn new(name: &'static str, sessions: Begin) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {
             name,
             connection: ConnectionId(FIRST_ID + LAST.fetch_add(1, Relaxed)),
             window: Arc::default(),
-            dispatch,
-            gone,
+            sessions,
             tickets: 0,
             waiting: HashMap::new(),
         }
@@ -53,7 +57,7 @@ impl<T> Line<T> {
 
     /// Another one in its place: nothing that was asked for over this one is heard any more.
     pub(crate) fn anew(&self) -> Self {
-        Self::new(self.name, self.dispatch.clone(), self.gone.clone())
+        Self::new(self.name, self.sessions.clone())
     }
 
     /// Asks for something on behalf of an owner.
@@ -80,7 +84,7 @@ impl<T> Line<T> {
         };
         let asker = Asker::new(client, ticket);
         if let Err(SendError::Full(request) | SendError::Closed(request)) =
-            self.dispatch.try_send(Request { command, principal, asker })
+            self.sessions.dispatch.try_send(Request { command, principal, asker })
         {
             request.asker.forget();
             return Err(Box::new(waiting));
@@ -118,6 +122,6 @@ impl<T> Line<T> {
 impl<T> Drop for Line<T> {
     fn drop(&mut self) {
         #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
-        self.gone.do_send(Gone { connection: self.connection });
+        self.sessions.gone.do_send(Gone { connection: self.connection });
     }
 }

@@ -18,16 +18,19 @@ use actix::{
 };
 use clawmux_core::config;
 use clawmux_core::conversation::event::ToolCall;
+use clawmux_core::daemon::operator::ReloadPlugin;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{PluginName, RunId, SessionKey};
-use clawmux_core::request::reply::Reply;
-use clawmux_core::tools::plugin::{self, PluginCommand, PluginReply, PluginSummary, Unloaded};
+use clawmux_core::tools::plugin::{
+    ListPlugins, LoadPlugin, PluginCommand, PluginReply, PluginSummary, UnloadPlugin, Unloaded,
+};
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, join_all, ready};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::plugin::{Call, Calling, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, settled};
+use crate::runtime::ask::Typed;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe_passing};
 use crate::runtime::supervision::{Down, Guard, Restarts};
@@ -112,40 +115,6 @@ pub struct CallTool {
     /// What to call with what.
     pub call: ToolCall,
 }
-
-/// Loads a plugin: the configured or embedded one of this name, or a file in the plugins folder
-/// of the home. Answered when it can be called.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<PluginSummary, Error>")]
-pub struct LoadPlugin {
-    /// The name it gets.
-    pub name: PluginName,
-    /// The file, relative to the plugins folder.
-    pub path: Option<String>,
-}
-
-/// Unloads a plugin: it takes no more calls, those under way finish.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<(), Error>")]
-pub struct UnloadPlugin {
-    /// Its name.
-    pub name: PluginName,
-}
-
-/// Loads a plugin anew, from where it came from; its file, manifest and grants are read again. The one
-/// there is takes calls until the new one can be called, finishes those under way, and stays where the
-/// new one can't be loaded. Answered when that is settled.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<PluginSummary, Error>")]
-pub struct ReloadPlugin {
-    /// Its name.
-    pub name: PluginName,
-}
-
-/// The plugins that can be called, by name.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Vec<PluginSummary>")]
-pub struct ListPlugins;
 
 /// How many plugins can be called or are being loaded. Answered at once.
 #[derive(Clone, Copy, Debug, Message)]
@@ -338,12 +307,14 @@ impl Handler<CallTool> for SandboxSupervisor {
     }
 }
 
-impl Handler<ListPlugins> for SandboxSupervisor {
-    type Result = ResponseFuture<Vec<PluginSummary>>;
+/// The plugins that can be called, by name.
+impl Handler<Typed<ListPlugins>> for SandboxSupervisor {
+    type Result = ResponseActFuture<Self, Result<Vec<PluginSummary>, Error>>;
 
-    fn handle(&mut self, _: ListPlugins, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: Typed<ListPlugins>, _: &mut Self::Context) -> Self::Result {
         let all = self.plugins.keys().filter_map(|name| self.loading(name)).collect();
-        Box::pin(async move { loaded(all).await.into_iter().map(|loaded| loaded.summary.clone()).collect() })
+        let list = loaded(all).into_actor(self);
+        Box::pin(list.map(|all, _, _| Ok(all.iter().map(|loaded| loaded.summary.clone()).collect())))
     }
 }
 
@@ -353,22 +324,17 @@ impl Handler<Request<PluginCommand>> for SandboxSupervisor {
     fn handle(&mut self, request: Request<PluginCommand>, ctx: &mut Self::Context) {
         let Request { command, asker, .. } = request;
         match command {
-            PluginCommand::List(_) => {
-                let all = Handler::<ListPlugins>::handle(self, ListPlugins, ctx);
-                ctx.spawn(actix::fut::wrap_future(async move {
-                    asker.reply(Ok(Reply::Plugin(PluginReply::Plugins(all.await))));
-                }));
+            PluginCommand::List(list) => {
+                let list = self.handle(Typed(list), ctx);
+                ctx.spawn(list.map(|all, _, _| asker.reply(all.map(|all| PluginReply::Plugins(all).into()))));
             }
-            PluginCommand::Load(plugin::LoadPlugin { name, path }) => {
-                let loaded = Handler::<LoadPlugin>::handle(self, LoadPlugin { name, path }, ctx);
-                ctx.spawn(loaded.map(|loaded, _, _| {
-                    asker.reply(loaded.map(|summary| Reply::Plugin(PluginReply::Loaded(summary))));
-                }));
+            PluginCommand::Load(load) => {
+                let load = self.handle(Typed(load), ctx);
+                ctx.spawn(load.map(|one, _, _| asker.reply(one.map(|one| PluginReply::Loaded(one).into()))));
             }
-            PluginCommand::Unload(plugin::UnloadPlugin { name }) => {
-                let unloaded =
-                    Handler::<UnloadPlugin>::handle(self, UnloadPlugin { name: name.clone() }, ctx);
-                asker.reply(unloaded.map(|()| Reply::Plugin(PluginReply::Unloaded(Unloaded { name }))));
+            PluginCommand::Unload(unload) => {
+                let unloaded = self.handle(Typed(unload), ctx);
+                asker.reply(unloaded.map(|one| PluginReply::Unloaded(one).into()));
             }
         }
     }
@@ -394,10 +360,13 @@ impl Handler<IsIdempotent> for SandboxSupervisor {
     }
 }
 
-impl Handler<LoadPlugin> for SandboxSupervisor {
+/// Loads a plugin: the configured or embedded one of this name, or a file in the plugins folder of the
+/// home. Answered when it can be called.
+impl Handler<Typed<LoadPlugin>> for SandboxSupervisor {
     type Result = ResponseActFuture<Self, Result<PluginSummary, Error>>;
 
-    fn handle(&mut self, LoadPlugin { name, path }: LoadPlugin, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Typed(load): Typed<LoadPlugin>, ctx: &mut Self::Context) -> Self::Result {
+        let LoadPlugin { name, path } = load;
         let started = source::check_name(&name).and_then(|()| {
             if let Some(loading) = self.loading(&name)
                 && !matches!(*loading.borrow(), Loading::Failed(_))
@@ -444,13 +413,15 @@ impl Handler<LoadPlugin> for SandboxSupervisor {
     }
 }
 
-impl Handler<UnloadPlugin> for SandboxSupervisor {
-    type Result = Result<(), Error>;
+/// Unloads a plugin: it takes no more calls, those under way finish.
+impl Handler<Typed<UnloadPlugin>> for SandboxSupervisor {
+    type Result = Result<Unloaded, Error>;
 
-    fn handle(&mut self, UnloadPlugin { name }: UnloadPlugin, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Typed(unload): Typed<UnloadPlugin>, _: &mut Self::Context) -> Self::Result {
+        let UnloadPlugin { name } = unload;
         if self.retire(&name) {
             tracing::info!(plugin = %name, "plugin unloaded");
-            Ok(())
+            Ok(Unloaded { name })
         } else {
             Err(not_loaded(&name))
         }
@@ -461,10 +432,14 @@ fn not_loaded(name: &PluginName) -> Error {
     ErrorCode::NotFound.error(format!("plugin {:?} is not loaded", name.as_str()))
 }
 
-impl Handler<ReloadPlugin> for SandboxSupervisor {
+/// Loads a plugin anew, from where it came from; its file, manifest and grants are read again. The one
+/// there is takes calls until the new one can be called, finishes those under way, and stays where the
+/// new one can't be loaded. Answered when that is settled.
+impl Handler<Typed<ReloadPlugin>> for SandboxSupervisor {
     type Result = ResponseActFuture<Self, Result<PluginSummary, Error>>;
 
-    fn handle(&mut self, ReloadPlugin { name }: ReloadPlugin, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Typed(reload): Typed<ReloadPlugin>, ctx: &mut Self::Context) -> Self::Result {
+        let ReloadPlugin { name } = reload;
         let Some(known) = self.plugins.get(&name) else {
             return Box::pin(fut::err(not_loaded(&name)));
         };

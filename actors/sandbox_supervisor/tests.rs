@@ -148,7 +148,7 @@ async fn the_shipped_tools_work_and_describe_themselves() {
     let told = millis_of(&told.content);
     assert!((before..=after).contains(&told), "{before} <= {told} <= {after}");
 
-    let list = to.send(ListPlugins).await.unwrap();
+    let list = to.send(Typed(ListPlugins)).await.unwrap().unwrap();
     assert_eq!(list.len(), 2);
     assert_eq!((list[0].name.as_str(), list[0].version.as_deref()), ("clock", Some("0.1.0")));
     assert_eq!(
@@ -330,8 +330,9 @@ async fn plugins_are_loaded_and_unloaded_at_run_time() {
     fs::write(home.path().join("secret.wasm"), guest("", "i32.const 0")).unwrap();
     let supervisor = supervisor(&home, Vec::new());
     let (tools, to) = (supervisor.tools(), supervisor.start());
-    let load =
-        |name: &str, path: Option<&str>| LoadPlugin { name: name.into(), path: path.map(str::to_owned) };
+    let load = |name: &str, path: Option<&str>| {
+        Typed(LoadPlugin { name: name.into(), path: path.map(str::to_owned) })
+    };
     for (name, path, code) in [
         ("good", Some("../secret.wasm"), ErrorCode::Forbidden),
         ("good", Some("nothing.wasm"), ErrorCode::NotFound),
@@ -351,11 +352,11 @@ async fn plugins_are_loaded_and_unloaded_at_run_time() {
     let again = to.send(load("good", Some("good.wasm"))).await.unwrap().unwrap_err();
     assert_eq!(again.code, ErrorCode::Conflict, "{again}");
 
-    to.send(UnloadPlugin { name: "good".into() }).await.unwrap().unwrap();
+    to.send(Typed(UnloadPlugin { name: "good".into() })).await.unwrap().unwrap();
     assert_eq!(error(&to, "good", json!({})).await, "there is no tool \"good\"");
-    let gone = to.send(UnloadPlugin { name: "good".into() }).await.unwrap().unwrap_err();
+    let gone = to.send(Typed(UnloadPlugin { name: "good".into() })).await.unwrap().unwrap_err();
     assert_eq!(gone.code, ErrorCode::NotFound);
-    to.send(UnloadPlugin { name: "echo".into() }).await.unwrap().unwrap();
+    to.send(Typed(UnloadPlugin { name: "echo".into() })).await.unwrap().unwrap();
     assert_eq!(tools.find(["echo".into()].iter()).await.unwrap(), []);
     to.send(load("echo", None)).await.unwrap().unwrap();
     assert_eq!(result(&to, "echo", json!({"text": "back"})).await.content, "back");
@@ -371,7 +372,7 @@ async fn calls_under_way_finish_when_their_plugin_is_unloaded() {
         async move { error(&to, "spin", json!({})).await }
     });
     until(&to, "spin", |state| state["calls_running"] == 1).await;
-    to.send(UnloadPlugin { name: "spin".into() }).await.unwrap().unwrap();
+    to.send(Typed(UnloadPlugin { name: "spin".into() })).await.unwrap().unwrap();
     assert_eq!(spinning.await.unwrap(), "plugin spin took longer than 200 ms", "it went its own way");
 }
 
@@ -388,7 +389,7 @@ async fn one_that_is_loaded_anew_takes_over_or_leaves_the_old_one_where_it_is() 
     let home = home(&[("x.wasm", answers(b'1'))]);
     let file = home.path().join("plugins/x.wasm");
     let to = start(&home, vec![entry("x", "plugins/x.wasm", Limits::default())]);
-    let reload = || ReloadPlugin { name: "x".into() };
+    let reload = || Typed(ReloadPlugin { name: "x".into() });
     assert_eq!(result(&to, "x", json!({})).await.content, "1");
     fs::write(&file, answers(b'2')).unwrap();
     let (one, other) = futures::join!(to.send(reload()), to.send(reload()));
@@ -404,7 +405,8 @@ async fn one_that_is_loaded_anew_takes_over_or_leaves_the_old_one_where_it_is() 
 
     // What somebody takes away meanwhile stays away.
     fs::write(&file, answers(b'3')).unwrap();
-    let (reloaded, unloaded) = futures::join!(to.send(reload()), to.send(UnloadPlugin { name: "x".into() }));
+    let (reloaded, unloaded) =
+        futures::join!(to.send(reload()), to.send(Typed(UnloadPlugin { name: "x".into() })));
     unloaded.unwrap().unwrap();
     assert_eq!(reloaded.unwrap().unwrap_err().code, ErrorCode::Conflict);
     assert_eq!(to.send(reload()).await.unwrap().unwrap_err().code, ErrorCode::NotFound);
@@ -432,7 +434,8 @@ async fn a_grant_decides_what_a_module_may_import() {
         "plugin plain: there is no host function \"exec\" to grant, there is: clock"
     );
     until(&to, "echo", |state| state["state"] == "loaded").await;
-    let names = to.send(ListPlugins).await.unwrap().into_iter().map(|plugin| plugin.name.to_string());
+    let names =
+        to.send(Typed(ListPlugins)).await.unwrap().unwrap().into_iter().map(|plugin| plugin.name.to_string());
     assert_eq!(names.collect::<Vec<_>>(), ["echo"], "one plugin's refusal is no other's");
 }
 
@@ -475,7 +478,7 @@ async fn a_crashed_plugin_is_started_anew_until_it_crashes_too_often() {
     assert_eq!(observed.state["plugins_out_of_order"], json!(["echo"]));
     let echo = state_of(&to, "echo").await;
     assert_eq!((&echo["state"], &echo["restarts_total"]), (&json!("out of order"), &json!(Restarts::LIMIT)));
-    to.send(LoadPlugin { name: "echo".into(), path: None }).await.unwrap().unwrap();
+    to.send(Typed(LoadPlugin { name: "echo".into(), path: None })).await.unwrap().unwrap();
     assert_eq!(result(&to, "echo", json!({"text": "mended"})).await.content, "mended");
 }
 

@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::config;
-use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::JobId;
@@ -38,8 +37,8 @@ use crate::hub::{Announce, Hub};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Deliver;
-use crate::runtime::dispatch::{Gone, Request};
-use crate::runtime::line::Line;
+use crate::runtime::dispatch::Request;
+use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
 use firing::{By, FiringId, Running};
@@ -120,16 +119,6 @@ impl Entry {
     fn settled(&self, now: Timestamp) -> Timestamp {
         schedule::put_back(self.job.settled, self.put_back, now).unwrap_or(self.job.settled)
     }
-}
-
-/// From here on jobs are done; those that a stop cut off go on.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Begin {
-    /// Where requests go.
-    pub dispatch: Recipient<Request<SessionCommand>>,
-    /// Who is told that a connection is gone.
-    pub gone: Recipient<Gone>,
 }
 
 /// Begins firings, or none from here on; those that go on do so to their end.
@@ -338,11 +327,12 @@ impl Actor for Scheduler {
     }
 }
 
+/// From here on jobs are done; those that a stop cut off go on.
 impl Handler<Begin> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, Begin { dispatch, gone }: Begin, ctx: &mut Self::Context) {
-        self.line = Some(Line::new("scheduler", dispatch, gone));
+    fn handle(&mut self, begin: Begin, ctx: &mut Self::Context) {
+        self.line = Some(Line::new("scheduler", begin));
         let open = std::mem::take(&mut self.open);
         if !open.is_empty() {
             tracing::info!(firings = open.len(), "resuming the jobs that the last stop interrupted");
