@@ -21,7 +21,7 @@ use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt};
 
-use super::errand::Errand;
+use super::send_message::SendMessage;
 use super::{Session, SessionDeps};
 use crate::nodes::{CallNode, Nodes};
 use crate::provider_supervisor::{Chat, ProviderSupervisor};
@@ -305,7 +305,7 @@ impl Session {
             let owner = self.conversation.owner().clone();
             let files = self.deps.files.clone();
             let sessions = self.drop_guard.supervisor.requests.clone();
-            return Errand { run, call, owner, files, sessions }.make().boxed_local();
+            return SendMessage { run, call, owner, files, sessions }.make().boxed_local();
         }
         match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
             Some(tool) => {

@@ -33,7 +33,7 @@ const FIRST_ID: u64 = 1 << 61;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A call that is to be made.
-pub(super) struct Errand {
+pub(super) struct SendMessage {
     /// The run it is for.
     pub(super) run: RunId,
     /// The call.
@@ -46,7 +46,7 @@ pub(super) struct Errand {
     pub(super) sessions: Recipient<Request<SessionCommand>>,
 }
 
-impl Errand {
+impl SendMessage {
     /// Makes it. Whatever happens, the answer is a result.
     pub(super) async fn make(self) -> ToolResult {
         let call = self.call.id.clone();
