@@ -553,7 +553,7 @@ impl Handler<Serve> for Gateway {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, _: Serve, ctx: &mut Self::Context) -> Self::Result {
-        let daemon = operator::Daemon {
+        let sources = operator::Sources {
             info: ctx.address().recipient(),
             drain: ctx.address().recipient(),
             actors: ctx.address().recipient(),
@@ -569,7 +569,7 @@ impl Handler<Serve> for Gateway {
             store: self.store.clone(),
         };
         let admin = self.admin.clone();
-        Box::pin(async move { ask(&admin, operator::Begin(daemon)).await })
+        Box::pin(async move { ask(&admin, operator::Begin(sources)).await })
     }
 }
 

@@ -1,9 +1,377 @@
-//! What operators ask of the daemon.
+//! `Admin`: what only operators ask for, gathered from the actors that know or do it.
+//!
+//! Requests are answered side by side, each with its deadline: nothing here keeps anybody waiting. What operators
+//! ask of sessions, devices, credentials, jobs and tool calls goes there as every client's requests do.
 
-mod admin;
 mod plugins;
 mod sessions;
 mod unattended;
 
-pub use admin::{Admin, Begin, Daemon, Drain, GetInfo};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::access::{Principal, Scope};
+use clawmux_core::config::{Agent, Config, ModelRef};
+use clawmux_core::daemon::operator::{
+    self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, OperatorCommand,
+    OperatorReply, Progress, ReadUsage, SessionPage, UsageReport,
+};
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::provider::meter::{day_start, month_start};
+use clawmux_core::request::reply::Reply;
+use clawmux_core::swappable::Swappable;
+use clawmux_core::time::Timestamp;
+use clawmux_core::tools::plugin::UnloadPlugin;
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::configuration::{Change, Configuration, Reload};
+use crate::listener::CloseConnection;
+use crate::provider_supervisor::BudgetStatus;
+use crate::runtime::ask::{Typed, ask};
+use crate::runtime::clock;
+use crate::runtime::deliver::{Asker, Deliver};
+use crate::runtime::dispatch::Request;
+use crate::runtime::log_filter::LogFilter;
+use crate::runtime::observe::{Observe, Observed};
+use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::session_supervisor::Follows;
+use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
+
 pub use unattended::{read_without_daemon, tokens_without_daemon};
+
+/// Requests under way at once.
+const RUNNING_MAX: usize = 64;
+/// Requests that may wait.
+const MAILBOX: usize = 1024;
+/// How long a request may take that asks the daemon and its store.
+const PROMPT: Duration = Duration::from_secs(10);
+/// How long one may take that loads or calls a plugin: these have deadlines of their own.
+const PLUGIN: Duration = Duration::from_secs(600);
+/// How long a change of the configuration may take: plugins are loaded before anything is changed, and others may
+/// come first.
+const CONFIGURATION: Duration = Duration::from_secs(150);
+/// How long a copy of the store may take; the store itself gives up a little earlier.
+const BACKUP: Duration = Duration::from_secs(16 * 60);
+/// How often it is told how far a copy is.
+const PROGRESS: Duration = Duration::from_millis(500);
+/// Of so many days it is looked how the store grew.
+const GROWTH_DAYS: usize = 8;
+/// A day, in milliseconds.
+const DAY_MS: u64 = 86_400_000;
+/// Who has a change of the configuration done, for the log.
+const BY: &str = "the operator";
+
+/// Asks whoever runs the daemon what it knows of itself.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<DaemonInfo, Error>")]
+pub struct GetInfo;
+
+/// Has the daemon take no new prompts while `on`, or take them again. What it accepted goes on in
+/// any case.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct Drain {
+    /// Whether it drains.
+    pub on: bool,
+}
+
+/// Those who are asked; nothing is answered before.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Begin(pub Sources);
+
+/// Those who are asked.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// What the daemon knows of itself.
+    pub info: Recipient<GetInfo>,
+    /// Whether it takes work.
+    pub drain: Recipient<Drain>,
+    /// All actors.
+    pub actors: Recipient<Observe>,
+    /// The sessions that are awake.
+    pub sessions: Recipient<Observe>,
+    /// Who is connected.
+    pub connections: Recipient<Observe>,
+    /// What each of them follows.
+    pub follows: Recipient<Follows>,
+    /// Who closes one of them.
+    pub close: Recipient<CloseConnection>,
+    /// What the budgets leave.
+    pub budgets: Recipient<BudgetStatus>,
+    /// The configuration files.
+    pub configuration: Addr<Configuration>,
+    /// What the daemon runs on.
+    pub config: Arc<Swappable<Config>>,
+    /// What is written to the daemon's log; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
+    /// The plugins.
+    pub sandbox: Addr<SandboxSupervisor>,
+    /// The store.
+    pub store: Addr<Store>,
+}
+
+/// Answers operators, from what its sources know.
+#[derive(Debug, Default)]
+pub struct Admin {
+    sources: Option<Sources>,
+    running: usize,
+    requests_total: u64,
+    failed_total: u64,
+}
+
+impl Actor for Admin {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+impl Handler<Begin> for Admin {
+    type Result = ();
+
+    fn handle(&mut self, Begin(sources): Begin, _: &mut Self::Context) {
+        self.sources = Some(sources);
+    }
+}
+
+impl Handler<Request<OperatorCommand>> for Admin {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<OperatorCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
+        self.requests_total += 1;
+        match self.admit(&principal) {
+            Ok(sources) => {
+                self.running += 1;
+                let answered = async move {
+                    let outcome = sources.answer_in_time(command, &principal, &asker).await;
+                    let has_failed = outcome.is_err();
+                    asker.reply(outcome.map(Reply::Operator));
+                    has_failed
+                };
+                ctx.spawn(answered.into_actor(self).map(|has_failed, admin, _| {
+                    admin.running -= 1;
+                    admin.failed_total += u64::from(has_failed);
+                }));
+            }
+            Err(error) => {
+                self.failed_total += 1;
+                asker.reply(Err(error));
+            }
+        }
+    }
+}
+
+impl Admin {
+    fn admit(&self, principal: &Principal) -> Result<Sources, Error> {
+        if !principal.scopes.allows(Scope::Admin) {
+            return Err(ErrorCode::Forbidden
+                .error("forbidden: needs admin")
+                .with(Detail::MissingScope(Scope::Admin)));
+        }
+        if self.running >= RUNNING_MAX {
+            return Err(
+                ErrorCode::Unavailable.error(format!("{RUNNING_MAX} requests are under way: try again"))
+            );
+        }
+        self.sources.clone().ok_or_else(|| ErrorCode::Unavailable.error("the daemon is starting"))
+    }
+}
+
+impl Handler<Observe> for Admin {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        Observed::leaf(
+            "admin",
+            json!({
+                "running": self.running,
+                "requests_total": self.requests_total,
+                "failed_total": self.failed_total,
+            }),
+        )
+    }
+}
+
+impl Sources {
+    /// The answer, for as long as it may take.
+    async fn answer_in_time(
+        &self,
+        command: OperatorCommand,
+        principal: &Principal,
+        asker: &Asker,
+    ) -> Result<OperatorReply, Error> {
+        let name = command.name();
+        let deadline = match command {
+            OperatorCommand::LoadPlugin(_)
+            | OperatorCommand::ReloadPlugin(_)
+            | OperatorCommand::CallPlugin(_) => PLUGIN,
+            OperatorCommand::Change(_) | OperatorCommand::Reload(_) => CONFIGURATION,
+            OperatorCommand::Backup(_) => BACKUP,
+            _ => PROMPT,
+        };
+        let late =
+            |_| ErrorCode::Timeout.error(format!("{name} took longer than {deadline:?}: is the disk stuck?"));
+        timeout(deadline, self.answer(command, principal, asker)).await.map_err(late)?
+    }
+
+    async fn answer(
+        &self,
+        command: OperatorCommand,
+        principal: &Principal,
+        asker: &Asker,
+    ) -> Result<OperatorReply, Error> {
+        Ok(match command {
+            OperatorCommand::Status(_) => OperatorReply::Status(Box::new(self.status().await?)),
+            OperatorCommand::Connections(_) => {
+                let listener = self.connections.send(Observe).await.map_err(gone)?.into();
+                let follows = self.follows.send(Follows).await.map_err(gone)?;
+                OperatorReply::Connections(Connections { listener, follows, now: clock::now() })
+            }
+            OperatorCommand::CloseConnection(asked) => {
+                let peer = self.close.send(CloseConnection(asked.connection)).await.map_err(gone)?;
+                OperatorReply::Closed(Closed { peer: peer.map(|peer| peer.to_string()) })
+            }
+            OperatorCommand::Actors(_) => {
+                OperatorReply::Observed(self.actors.send(Observe).await.map_err(gone)?.into())
+            }
+            OperatorCommand::Plugins(_) => OperatorReply::Observed(ask(&self.sandbox, Observe).await?.into()),
+            OperatorCommand::LoadPlugin(asked) => OperatorReply::Loaded(self.load_plugin(asked).await?),
+            OperatorCommand::UnloadPlugin(operator::UnloadPlugin { name }) => {
+                OperatorReply::Unloaded(ask(&self.sandbox, Typed(UnloadPlugin { name })).await??)
+            }
+            OperatorCommand::ReloadPlugin(reload) => {
+                OperatorReply::Reloaded(self.sandbox.send(Typed(reload)).await.map_err(gone)??)
+            }
+            OperatorCommand::CallPlugin(asked) => OperatorReply::Called(self.call_plugin(asked).await?),
+            OperatorCommand::Usage(asked) => {
+                // With a session that has spent nothing, so that its limit is told as well.
+                let budgets = self.budgets.send(BudgetStatus { session_spent: Some(0) });
+                let report = spent(&self.store, asked).await?;
+                OperatorReply::Usage(UsageReport { budgets: budgets.await.map_err(gone)?, ..report })
+            }
+            OperatorCommand::Sessions(asked) => {
+                let page = sessions::list(&self.store, asked).await?;
+                let awake = Some(self.sessions.send(Observe).await.map_err(gone)?.into());
+                OperatorReply::Sessions(SessionPage { awake, ..page })
+            }
+            OperatorCommand::FindSession(asked) => {
+                OperatorReply::Found(sessions::find(&self.store, principal, &asked.key).await?)
+            }
+            OperatorCommand::Events(asked) => {
+                OperatorReply::Events(sessions::events(&self.store, asked).await?)
+            }
+            OperatorCommand::Export(operator::ExportEvents { session, after }) => {
+                OperatorReply::Events(exported(&self.store, &session, after).await?)
+            }
+            OperatorCommand::MemoryTotals(_) => {
+                OperatorReply::MemoryTotals(ask(&self.store, ReadMemoryTotals).await??)
+            }
+            OperatorCommand::Memories(operator::ListMemories { owner, limit }) => {
+                OperatorReply::Memories(ask(&self.store, ListMemories { owner, limit }).await??)
+            }
+            OperatorCommand::Drain(operator::Drain { on }) => {
+                self.drain.send(Drain { on }).await.map_err(gone)??;
+                OperatorReply::Drained(self.sessions.send(Observe).await.map_err(gone)?.into())
+            }
+            OperatorCommand::Backup(asked) => {
+                OperatorReply::Copied(self.back_up(Backup { to: asked.file }, asker).await?)
+            }
+            OperatorCommand::Explain(explain) => {
+                OperatorReply::Explained(self.configuration.send(Typed(explain)).await.map_err(gone)??)
+            }
+            OperatorCommand::Change(operator::ChangeConfig { path, value }) => {
+                let change = Change { path, value, by: BY.into() };
+                OperatorReply::Changed(self.configuration.send(change).await.map_err(gone)??)
+            }
+            OperatorCommand::Reload(_) => {
+                let reload = Reload { by: BY.into() };
+                OperatorReply::Configured(self.configuration.send(reload).await.map_err(gone)??)
+            }
+            OperatorCommand::Log(asked) => OperatorReply::Log(self.set_log_filter(asked.filter)?),
+        })
+    }
+
+    async fn status(&self) -> Result<DaemonStatus, Error> {
+        let actors = self.actors.send(Observe);
+        let budgets = self.budgets.send(BudgetStatus { session_spent: None });
+        let info = self.info.send(GetInfo).await.map_err(gone)??;
+        let actors = actors.await.map_err(gone)?.into();
+        let budgets = budgets.await.map_err(gone)?;
+        let sizes = ask(&self.store, ReadSizes { days: GROWTH_DAYS }).await.flatten().unwrap_or_default();
+        let config = self.config.get();
+        let models = |models: &[ModelRef]| models.iter().map(ToString::to_string).collect();
+        let agent = |agent: &Agent| {
+            let (model, fallback) = agent.models.split_first()?;
+            Some(AgentModels {
+                agent: agent.id.clone(),
+                provider: model.provider.clone(),
+                model: model.to_string(),
+                fallback: models(fallback),
+                is_default: config.default_agent.as_ref() == Some(&agent.id),
+            })
+        };
+        let agents = config.agents.values().filter_map(agent).collect();
+        let (store_bytes_max, sessions_max) = (config.limits.store_bytes, config.limits.sessions);
+        Ok(DaemonStatus { info, actors, budgets, agents, sizes, store_bytes_max, sessions_max })
+    }
+
+    /// Copies the store; the copy goes on by itself, whoever asked for it may leave.
+    async fn back_up(&self, backup: Backup, asker: &Asker) -> Result<BackupReport, Error> {
+        let copy = self.store.send(backup);
+        tokio::pin!(copy);
+        let mut tick = interval(PROGRESS);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                report = &mut copy => return report.map_err(gone)?,
+                _ = tick.tick() => {
+                    let observed = ask(&self.store, Observe).await?;
+                    let pages_left = observed.state["backup_pages_left"].as_u64().unwrap_or(0);
+                    if let Some(ticket) = asker.ticket() {
+                        // Lost where nobody reads it as fast: the next one says more.
+                        let progress = Deliver::Progress(ticket, Progress::Backup { pages_left });
+                        let _ = asker.client().to.try_send(progress);
+                    }
+                }
+            }
+        }
+    }
+
+    fn set_log_filter(&self, filter: Option<String>) -> Result<operator::LogFilter, Error> {
+        let Some(log) = &self.log_filter else {
+            return Err(ErrorCode::Unavailable.error("the log of this daemon is not its own"));
+        };
+        if let Some(filter) = filter {
+            log.set(&filter).map_err(|why| ErrorCode::InvalidRequest.error(why))?;
+            tracing::info!(%filter, "by the operator: the log's filter, until a reload or restart");
+        }
+        let configured = self.config.get().log.filter.clone();
+        Ok(operator::LogFilter { filter: log.directives(), configured })
+    }
+}
+
+/// What was spent, without the budgets.
+async fn spent(store: &Addr<Store>, asked: ReadUsage) -> Result<UsageReport, Error> {
+    let ReadUsage { by, days, limit } = asked;
+    let now = clock::now();
+    let today = day_start(now);
+    let before = days.saturating_sub(1).saturating_mul(DAY_MS);
+    let since = Timestamp::from_millis(today.as_millis().saturating_sub(before));
+    let totals = ask(store, UsageSince { day_start: today, month_start: month_start(now) });
+    let shares = ask(store, UsageBy { since, group: by, limit: limit + 1 });
+    let (totals, mut shares) = (totals.await??, shares.await??);
+    let has_more = shares.len() > limit;
+    shares.truncate(limit);
+    Ok(UsageReport { totals, budgets: Vec::new(), since, shares, has_more })
+}
+
+/// That who would answer is gone.
+fn gone(_: MailboxError) -> Error {
+    ErrorCode::Unavailable.error("the daemon is stopping")
+}

@@ -10,7 +10,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
 use clawmux_core::tools::plugin::LoadPlugin;
 
-use super::admin::{Daemon, GetInfo, gone};
+use super::{GetInfo, Sources, gone};
 use crate::runtime::ask::Typed;
 use crate::runtime::clock;
 use crate::sandbox::source;
@@ -21,7 +21,7 @@ const SHOWN_MAX: usize = 20;
 /// So many files of it are looked at.
 const FILES_MAX: usize = 10_000;
 
-impl Daemon {
+impl Sources {
     /// Loads one.
     pub(super) async fn load_plugin(&self, asked: operator::LoadPlugin) -> Result<LoadedPlugin, Error> {
         let operator::LoadPlugin { name, path } = asked;

@@ -15,8 +15,8 @@ use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
 use serde_json::Value;
 
-use super::admin::spent;
 use super::sessions;
+use super::spent;
 use crate::runtime::ask::ask;
 use crate::store::{self, Store};
 use crate::tokens;
