@@ -40,7 +40,7 @@ use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::provider::meter::{day_start, month_start};
 use clawmux_core::swappable::Swappable;
-use futures::future::{LocalBoxFuture, join_all};
+use futures::future::join_all;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -509,29 +509,37 @@ fn agent_rules(config: &Config) -> clawmux_core::agents::registry::Setup {
 }
 
 impl Gateway {
+    /// All children, as they are called.
+    fn children(&self) -> [(&'static str, Recipient<Observe>); 15] {
+        [
+            ("store", self.store.clone().recipient()),
+            ("sandbox supervisor", self.sandbox.clone().recipient()),
+            ("provider supervisor", self.providers.clone().recipient()),
+            ("nodes", self.nodes.clone().recipient()),
+            ("hub", self.hub.clone().recipient()),
+            ("configuration", self.configuration.clone().recipient()),
+            ("devices", self.devices.clone().recipient()),
+            ("crew", self.agents.clone().recipient()),
+            ("scheduler", self.scheduler.clone().recipient()),
+            ("files", self.files.clone().recipient()),
+            ("tokens", self.tokens.clone().recipient()),
+            ("session supervisor", self.sessions.clone().recipient()),
+            ("daemon", self.daemon.clone().recipient()),
+            ("admin", self.admin.clone().recipient()),
+            ("listener", self.listener.clone().recipient()),
+        ]
+    }
+
     /// Whether every child is there; a daemon that misses one can't go on.
     fn watch(&mut self) {
         if self.stopping {
             return;
         }
-        let children = [
-            ("store", self.store.connected()),
-            ("sandbox supervisor", self.sandbox.connected()),
-            ("provider supervisor", self.providers.connected()),
-            ("nodes actor", self.nodes.connected()),
-            ("hub", self.hub.connected()),
-            ("configuration", self.configuration.connected()),
-            ("devices", self.devices.connected()),
-            ("crew", self.agents.connected()),
-            ("scheduler", self.scheduler.connected()),
-            ("files actor", self.files.connected()),
-            ("tokens", self.tokens.connected()),
-            ("session supervisor", self.sessions.connected()),
-            ("daemon actor", self.daemon.connected()),
-            ("listener", self.listener.connected()),
-            ("admin actor", self.admin.connected()),
-        ];
-        for (child, _) in children.into_iter().filter(|(_, there)| !there) {
+        for (child, _) in self.children().into_iter().filter(|(_, child)| !child.connected()) {
+            let child = match child {
+                "nodes" | "files" | "daemon" | "admin" => format!("{child} actor"),
+                child => child.to_owned(),
+            };
             if let Some(failed) = self.failed.take() {
                 let _ = failed.send(
                     ErrorCode::Internal.error(format!("the {child} stopped unexpectedly: see the log")),
@@ -653,33 +661,12 @@ impl Handler<Observe> for Gateway {
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
         let state =
             json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
-        let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
-        let configuration = self.configuration.clone();
-        let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
-        let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
-        let (agents, daemon) = (self.agents.clone(), self.daemon.clone());
-        let scheduler = self.scheduler.clone();
-        let files = self.files.clone();
-        let tokens = self.tokens.clone();
         let observed = Observed::leaf("gateway", state);
         // All at once: one that is stuck takes no longer than its own patience.
-        let asked: Vec<LocalBoxFuture<'static, Observed>> = vec![
-            Box::pin(observe("store", store, TIMEOUT)),
-            Box::pin(observe("sandbox supervisor", sandbox, TIMEOUT_WITH_CHILDREN)),
-            Box::pin(observe("provider supervisor", providers, TIMEOUT)),
-            Box::pin(observe("nodes", nodes, TIMEOUT)),
-            Box::pin(observe("hub", hub, TIMEOUT)),
-            Box::pin(observe("configuration", configuration, TIMEOUT)),
-            Box::pin(observe("devices", devices, TIMEOUT)),
-            Box::pin(observe("crew", agents, TIMEOUT)),
-            Box::pin(observe("scheduler", scheduler, TIMEOUT)),
-            Box::pin(observe("files", files, TIMEOUT)),
-            Box::pin(observe("tokens", tokens, TIMEOUT)),
-            Box::pin(observe("session supervisor", sessions, TIMEOUT_WITH_CHILDREN)),
-            Box::pin(observe("daemon", daemon, TIMEOUT)),
-            Box::pin(observe("admin", admin, TIMEOUT)),
-            Box::pin(observe("listener", listener, TIMEOUT)),
-        ];
+        let asked = self.children().map(|(name, child)| {
+            let has_children = matches!(name, "sandbox supervisor" | "session supervisor");
+            observe(name, child, if has_children { TIMEOUT_WITH_CHILDREN } else { TIMEOUT })
+        });
         Box::pin(async move { observed.with_children(join_all(asked).await) })
     }
 }

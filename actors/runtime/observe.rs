@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use actix::dev::ToEnvelope;
 use actix::prelude::*;
 use clawmux_core::daemon::operator::Snapshot;
 use serde::Serialize;
@@ -78,11 +77,11 @@ impl From<Observed> for Snapshot {
 
 /// Asks `actor` how it is, and answers within `patience` whatever it does; `name` is what it is called
 /// where it says nothing.
-pub(crate) async fn observe<A>(name: impl Into<String>, actor: Addr<A>, patience: Duration) -> Observed
-where
-    A: Actor + Handler<Observe>,
-    A::Context: ToEnvelope<A, Observe>,
-{
+pub(crate) async fn observe(
+    name: impl Into<String>,
+    actor: impl Into<Recipient<Observe>>,
+    patience: Duration,
+) -> Observed {
     let name = name.into();
     let known = observe_passing(name.clone(), actor, patience).await;
     known.unwrap_or_else(|| Observed::silent(name, "it is gone"))
@@ -90,17 +89,13 @@ where
 
 /// The same of one that may end by itself at any time, as a session does that goes to sleep: none where
 /// it has ended. Whoever supervises it knows whether it was to.
-pub(crate) async fn observe_passing<A>(
+pub(crate) async fn observe_passing(
     name: impl Into<String>,
-    actor: Addr<A>,
+    actor: impl Into<Recipient<Observe>>,
     patience: Duration,
-) -> Option<Observed>
-where
-    A: Actor + Handler<Observe>,
-    A::Context: ToEnvelope<A, Observe>,
-{
+) -> Option<Observed> {
     let asked = Instant::now();
-    match tokio::time::timeout(patience, actor.send(Observe)).await {
+    match tokio::time::timeout(patience, actor.into().send(Observe)).await {
         Ok(Ok(mut observed)) => {
             let waited = observed.looked.saturating_duration_since(asked).as_micros();
             observed.mailbox_wait_us = Some(u64::try_from(waited).unwrap_or(u64::MAX));
