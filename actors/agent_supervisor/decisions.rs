@@ -10,8 +10,8 @@ use actix::prelude::*;
 
 use clawmux_core::access::{Owner, Principal};
 use clawmux_core::agents::registry::{Change, Effect, Moment, News, Step};
-use clawmux_core::agents::subagent::{AgentStatus, Spawn, SubAgentCommand, SubAgentReply};
-use clawmux_core::agents::team::{TeamCommand, TeamReply};
+use clawmux_core::agents::subagent::{AgentStatus, Spawn, Status, Stop, SubAgentCommand, SubAgentReply};
+use clawmux_core::agents::team::{self, Dissolve, Sent, TeamCommand, TeamReply};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::request::reply::Reply;
@@ -53,21 +53,21 @@ impl AgentSupervisor {
                 Command::SubAgent(SubAgentCommand::Spawn(spawn), Some(parent)) => {
                     self.look_and_spawn(spawn, parent, principal, asker, ctx);
                 }
-                Command::SubAgent(SubAgentCommand::List, _) => {
+                Command::SubAgent(SubAgentCommand::List(_), _) => {
                     let list = SubAgentReply::List(self.rules.list(&principal));
-                    asker.reply(Ok(Reply::SubAgent(Box::new(list))));
+                    asker.reply(Ok(list.into()));
                 }
-                Command::SubAgent(SubAgentCommand::Status { agent }, _) => {
+                Command::SubAgent(SubAgentCommand::Status(Status { agent }), _) => {
                     asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
                 }
-                Command::SubAgent(SubAgentCommand::Stop { agent, reason, force }, _) => {
+                Command::SubAgent(SubAgentCommand::Stop(Stop { agent, reason, force }), _) => {
                     let stopped = self.rules.stop(now, &principal, &agent, reason, force);
                     self.answer(asker, stopped.map(agent_reply), ctx);
                 }
                 Command::Team(command) => {
                     let is_new = matches!(command, TeamCommand::Create(_));
                     let reply = self.decide_team(command, &principal);
-                    let reply = reply.map(|reply| Reply::Team(Box::new(reply)));
+                    let reply = reply.map(Reply::Team);
                     if is_new {
                         self.answer_when_made(asker, reply, ctx);
                     } else {
@@ -106,14 +106,16 @@ impl AgentSupervisor {
         let at = &mut Moment { now: clock::now(), random: &mut clock::random };
         match command {
             TeamCommand::Create(create) => self.rules.create(at, by, create).map(TeamReply::Status),
-            TeamCommand::Status { team } => self.rules.status_of_team(by, &team).map(TeamReply::Status),
-            TeamCommand::Dissolve { team, reason } => {
+            TeamCommand::Status(team::Status { team }) => {
+                self.rules.status_of_team(by, &team).map(TeamReply::Status)
+            }
+            TeamCommand::Dissolve(Dissolve { team, reason }) => {
                 self.rules.dissolve(at.now, by, &team, reason).map(TeamReply::Status)
             }
             TeamCommand::Message(message) => {
                 let team = message.team.clone();
                 let (message, to) = self.rules.message(at, by, message)?;
-                Ok(TeamReply::Sent { team, message, to })
+                Ok(TeamReply::Sent(Sent { team, message, to }))
             }
         }
     }
@@ -293,5 +295,5 @@ impl AgentSupervisor {
 }
 
 fn agent_reply(status: AgentStatus) -> Reply {
-    Reply::SubAgent(Box::new(SubAgentReply::Status(Box::new(status))))
+    SubAgentReply::Status(Box::new(status)).into()
 }

@@ -31,20 +31,19 @@ pub struct Request {
 
 /// Everything that can be asked of the daemon: one area for each actor that answers.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "most of what is asked is about sessions")]
 pub enum Command {
     /// Something about sessions.
     Session(SessionCommand),
     /// Something about tool calls that wait for approval.
     Approval(ApprovalCommand),
     /// Something about what is remembered.
-    Memory(Box<MemoryCommand>),
+    Memory(MemoryCommand),
     /// Something about agents that work for a session.
-    SubAgent(Box<SubAgentCommand>),
+    SubAgent(SubAgentCommand),
     /// Something about teams of agents.
-    Team(Box<TeamCommand>),
+    Team(TeamCommand),
     /// Something about files.
-    File(Box<FileCommand>),
+    File(FileCommand),
     /// Something about jobs that are done at set times.
     Job(Box<JobCommand>),
     /// Something about paired devices.
@@ -74,8 +73,7 @@ macro_rules! boxed {
     };
 }
 
-boxed!(Approval(ApprovalCommand), Memory(MemoryCommand), SubAgent(SubAgentCommand), Team(TeamCommand));
-boxed!(File(FileCommand), Job(JobCommand), Device(DeviceCommand), Token(TokenCommand));
+boxed!(Approval(ApprovalCommand), Job(JobCommand), Device(DeviceCommand), Token(TokenCommand));
 
 impl Command {
     /// What it costs besides what its method does.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, keys, misfit};
 use crate::access::Owner;
-use crate::agents::subagent::{AgentState, AgentStatus, SubAgentCommand, SubAgentReply};
+use crate::agents::subagent::{AgentState, AgentStatus, List, SubAgentReply};
 use crate::dialect::Turn;
 use crate::error::Error;
 use crate::request::command::Command;
@@ -47,9 +47,8 @@ pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'
     let asked: Asked = request.read()?;
     let limit = asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     let who = dialect.owner.clone();
-    Call::ask(Command::SubAgent(Box::new(SubAgentCommand::List)), move |_, reply, _| {
-        let Reply::SubAgent(reply) = reply? else { return Err(misfit()) };
-        let SubAgentReply::List(agents) = *reply else { return Err(misfit()) };
+    Call::ask(List.into(), move |_, reply, _| {
+        let Reply::SubAgent(SubAgentReply::List(agents)) = reply? else { return Err(misfit()) };
         let runs = JobCommand::Runs { job: None, limit: LIMIT_MAX };
         Call::ask(Command::Job(Box::new(runs)), move |_, reply, _| {
             let Reply::Job(reply) = reply? else { return Err(misfit()) };

@@ -6,15 +6,12 @@ use serde_json::{Value, json};
 use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Call, Request, Turn, Wundr};
 use crate::access::Owner;
-use crate::agents::subagent::{
-    AgentChange, AgentNews, AgentStatus, Priority, Spawn, SubAgentCommand, SubAgentReply, Task,
-};
+use crate::agents::subagent::{AgentChange, AgentNews, AgentStatus, Priority, Spawn, Status, Stop, Task};
 use crate::error::Error;
 use crate::ids::SubAgentId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 use crate::time::Timestamp;
 
 /// Every status of an agent. (Source: Wundr's schemas.)
@@ -156,50 +153,37 @@ struct Spawning {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct One {
-    agent_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Stop {
+struct Stopping {
     agent_id: String,
     reason: Option<String>,
     force: bool,
 }
 
 /// Asks, and answers with the agent.
-fn ask(command: SubAgentCommand) -> Result<Call, Error> {
-    Call::ask(Command::SubAgent(Box::new(command)), |dialect, reply, turn| match reply? {
-        Reply::SubAgent(reply) => {
-            let SubAgentReply::Status(agent) = *reply else { return Err(misfit()) };
-            Ok(Call::Answer(status(&agent, &dialect.owner, turn.now())))
-        }
-        _ => Err(misfit()),
-    })
+fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Result<Call, Error> {
+    super::ask(question, |wundr, agent, turn| status(&agent, &wundr.owner, turn.now()))
 }
 
 /// `agent.spawn`
 pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let Spawning { parent_session_id, agent_type, config, task } = request.read()?;
-    ask(SubAgentCommand::Spawn(Spawn {
+    ask(Spawn {
         parent: parent_session_id.as_deref().map(target),
         kind: agent_type,
         task: task.into(),
         tokens_max: config.and_then(|config| config.max_tokens),
-    }))
+    })
 }
 
 /// `agent.status`
 pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { agent_id } = request.read()?;
-    ask(SubAgentCommand::Status { agent: SubAgentId::from(agent_id) })
+    ask(Status { agent: SubAgentId::from(request.text("agentId")) })
 }
 
 /// `agent.stop`
 pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let Stop { agent_id, reason, force } = request.read()?;
-    ask(SubAgentCommand::Stop { agent: SubAgentId::from(agent_id), reason, force })
+    let Stopping { agent_id, reason, force } = request.read()?;
+    ask(Stop { agent: SubAgentId::from(agent_id), reason, force })
 }
 
 impl Wundr {

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Calling, Request, Turn, Wundr, method, misfit};
+use super::{Call, Calling, Request, Turn, Wundr, method};
 use crate::access::pairing::CredentialFault;
 use crate::access::token::{Kind, TokenCommand, TokenReply};
 use crate::access::{Admitted, Grounds, Secret, jwt};
+use crate::dialect::calls::misfit;
 use crate::error::Error;
 use crate::request::command::Command;
 use crate::request::reply::Reply;

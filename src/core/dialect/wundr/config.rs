@@ -8,13 +8,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Call, Request, Turn, Wundr, ask};
 use crate::config;
-use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
+use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use crate::dialect::json::clip;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// How many keys may be asked for or set at once.
 const KEYS_MAX: usize = 256;
@@ -90,10 +88,7 @@ pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) ->
     if !unknown.is_empty() {
         return Err(request.invalid(&format!("keys: there is no {}", unknown.join(", "))));
     }
-    Call::ask(Command::Config(ConfigCommand::Config(ConfigRequest::Look)), move |_, reply, _| match reply? {
-        Reply::Config(ConfigReply::Config(now)) => Ok(Call::Answer(shown(&now, keys.as_deref(), all))),
-        _ => Err(misfit()),
-    })
+    ask(ConfigRequest::Look, move |_, now, _| shown(&now, keys.as_deref(), all))
 }
 
 fn shown(now: &ConfigSnapshot, keys: Option<&[String]>, all: bool) -> Value {
@@ -139,18 +134,14 @@ pub(super) fn set(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) ->
         return Err(request.invalid(&format!("values: must have 1 to {KEYS_MAX} keys")));
     }
     let values = values.into_iter().collect();
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge })),
-        |_, reply, _| match reply? {
-            Reply::Config(ConfigReply::Config(now)) => Ok(Call::Answer(json!({
-                "ok": true,
-                "pending": now.pending,
-                "restartRequired": now.needs_restart,
-                "warnings": issues(&now.warnings),
-                "path": now.path,
-                "hash": now.hash,
-            }))),
-            _ => Err(misfit()),
-        },
-    )
+    ask(ConfigRequest::Place { values, merge }, |_, now, _| {
+        json!({
+            "ok": true,
+            "pending": now.pending,
+            "restartRequired": now.needs_restart,
+            "warnings": issues(&now.warnings),
+            "path": now.path,
+            "hash": now.hash,
+        })
+    })
 }

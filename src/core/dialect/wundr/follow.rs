@@ -23,17 +23,16 @@ use serde_json::{Map, Value, json};
 use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
-use super::{Call, Calling, Request, Wundr, misfit};
+use super::{Call, Request, Wundr};
 use crate::access::{Scope, Scopes};
-use crate::conversation::command::{Attach, Detach, SessionCommand, Unwatch, Watch, WatchCalls};
+use crate::conversation::command::{Attach, Detach, Unwatch, Watch, WatchCalls};
 use crate::conversation::event::{Event, Published};
-use crate::conversation::reply::{SessionReply, UnderWay, Watching};
+use crate::conversation::reply::{self, UnderWay, Watching};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 use crate::target::Target;
 
 /// How many of the prompts of a connection that are told in one piece are known, the latest.
@@ -183,14 +182,11 @@ impl Wundr {
             let stood = self.stand(interest, Source::Attached(ticket), turn);
             return then(self, stood, turn);
         }
-        let command = Command::Session(SessionCommand::Attach(Attach {
-            target: Target::Uuid(session_id),
-            after: None,
-        }));
         self.following.opening += 1;
-        Call::ask(command, move |dialect, reply, turn| {
+        let attach = Attach { target: Target::Uuid(session_id), after: None };
+        super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opening -= 1;
-            let (source, _) = dialect.source(reply, true)?;
+            let (source, _) = dialect.source(reply?, true);
             let stood = dialect.stand(interest, source, turn);
             then(dialect, stood, turn)
         })
@@ -220,14 +216,11 @@ impl Wundr {
             let stood = self.stand(interest, Source::Nowhere, turn);
             return then(self, stood, turn);
         }
-        let command = Command::Session(SessionCommand::Attach(Attach {
-            target: Target::Uuid(session_id.clone()),
-            after,
-        }));
+        let attach = Attach { target: Target::Uuid(session_id.clone()), after };
         *self.following.opening_own.entry(session_id.clone()).or_default() += 1;
-        Call::ask(command, move |dialect, reply, turn| {
+        super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opened_own(&session_id);
-            let (source, under_way) = dialect.source(reply, after.is_none())?;
+            let (source, under_way) = dialect.source(reply?, after.is_none());
             let stood = match dialect.following.own.get(&session_id).cloned() {
                 // Another request was answered first.
                 Some(id) if after.is_none() => {
@@ -278,30 +271,36 @@ impl Wundr {
 
     /// Enters a subscription that is told of all sessions, once what is watched for it is.
     fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Result<Call, Error> {
-        let following = &self.following;
-        let command = if self.scopes.allows(Scope::Read) && following.watch.is_none() {
-            Command::Session(SessionCommand::Watch(Watch))
-        } else if self.decides_for_others() && following.calls.is_none() {
-            Command::Session(SessionCommand::WatchCalls(WatchCalls))
+        if self.scopes.allows(Scope::Read) && self.following.watch.is_none() {
+            self.begin_watch(Watch, |following| &mut following.watch, interest, then)
+        } else if self.decides_for_others() && self.following.calls.is_none() {
+            self.begin_watch(WatchCalls, |following| &mut following.calls, interest, then)
         } else {
             let stood = self.stand(interest, Source::Watch, turn);
-            return then(self, stood, turn);
-        };
-        let is_calls = matches!(command, Command::Session(SessionCommand::WatchCalls(WatchCalls)));
+            then(self, stood, turn)
+        }
+    }
+
+    /// Begins to watch, whose ticket is kept in this `place`; then goes on with the subscription.
+    fn begin_watch(
+        &mut self,
+        watch: impl Ask<Reply = Watching> + 'static,
+        place: fn(&mut Following) -> &mut Option<Ticket>,
+        interest: Interest,
+        then: Standing,
+    ) -> Result<Call, Error> {
         self.following.opening += 1;
-        Call::ask(command, move |dialect, reply, turn| {
-            dialect.following.opening -= 1;
+        super::ask_either(watch, move |dialect: &mut Wundr, reply, turn| {
             let ticket = dialect.calls.replying();
             let following = &mut dialect.following;
-            let place = if is_calls { &mut following.calls } else { &mut following.watch };
+            following.opening -= 1;
             match reply {
-                Ok(Reply::Session(SessionReply::Watching(Watching))) => {
-                    *place = Some(ticket);
+                Ok(Watching) => {
+                    *place(following) = Some(ticket);
                     following.roads.insert(ticket, Feed::default());
                 }
                 // Another subscription asked for it at the same time.
-                Err(error) if error.code == ErrorCode::Conflict && place.is_some() => {}
-                Ok(_) => return Err(misfit()),
+                Err(error) if error.code == ErrorCode::Conflict && place(following).is_some() => {}
                 Err(error) => return Err(error),
             }
             dialect.open_watch(interest, then, turn)
@@ -309,27 +308,13 @@ impl Wundr {
     }
 
     /// The source that a reply opened, and the run that is under way there.
-    fn source(
-        &mut self,
-        reply: Result<Reply, Error>,
-        is_shared: bool,
-    ) -> Result<(Source, Option<Box<UnderWay>>), Error> {
+    fn source(&mut self, opened: reply::Attached, is_shared: bool) -> (Source, Option<Box<UnderWay>>) {
+        let reply::Attached { session, after, under_way, .. } = opened;
         let ticket = self.calls.replying();
-        match reply {
-            Ok(Reply::Session(SessionReply::Attached(crate::conversation::reply::Attached {
-                session,
-                after,
-                under_way,
-                ..
-            }))) => {
-                let session_id = session.uuid();
-                let to = Some(Attached { session, session_id, after, is_shared });
-                self.following.roads.insert(ticket, Feed { to, ..Feed::default() });
-                Ok((Source::Attached(ticket), under_way))
-            }
-            Ok(_) => Err(misfit()),
-            Err(error) => Err(error),
-        }
+        let session_id = session.uuid();
+        let to = Some(Attached { session, session_id, after, is_shared });
+        self.following.roads.insert(ticket, Feed { to, ..Feed::default() });
+        (Source::Attached(ticket), under_way)
     }
 
     /// The subscription is there from here on.
@@ -370,19 +355,18 @@ impl Wundr {
             if road.serves > 0 {
                 continue;
             }
-            let command = match self.following.roads.remove(&ticket).and_then(|road| road.to) {
-                Some(Attached { session, .. }) => Command::Session(SessionCommand::Detach(Detach {
-                    target: Target::Session(session),
-                    follow: ticket,
-                })),
+            match self.following.roads.remove(&ticket).and_then(|road| road.to) {
+                Some(Attached { session, .. }) => {
+                    let detach = Detach { target: Target::Session(session), follow: ticket };
+                    self.aside(detach, turn, |_, _, _| {});
+                }
                 None => {
                     let following = &mut self.following;
                     let (watch, calls) = (&mut following.watch, &mut following.calls);
                     [watch, calls].into_iter().for_each(|place| *place = place.filter(|at| *at != ticket));
-                    Command::Session(SessionCommand::Unwatch(Unwatch { watch: ticket }))
+                    self.aside(Unwatch { watch: ticket }, turn, |_, _, _| {});
                 }
-            };
-            self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));
+            }
         }
     }
 
@@ -531,19 +515,13 @@ pub(super) fn subscribe(
     })
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Unsubscribe {
-    subscription_id: String,
-}
-
 /// `unsubscribe`: from what this connection subscribed to. Those of others are none.
 pub(super) fn unsubscribe(
     dialect: &mut Wundr,
     request: &mut Request<'_>,
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
-    let Unsubscribe { subscription_id } = request.read()?;
+    let subscription_id = request.text("subscriptionId");
     if dialect.let_go(&subscription_id, turn) {
         return Ok(Call::Answer(json!({ "ok": true })));
     }

@@ -5,14 +5,12 @@ use serde_json::{Value, json};
 
 use super::sessions::{self, ACTIVITY, SESSION, describe, target};
 use super::shape::{COUNT, Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
-use crate::conversation::command::{Before, ReadHistory, SessionCommand};
-use crate::conversation::reply::SessionReply;
+use super::{Call, Request, Turn, Wundr, ask};
+use crate::conversation::command::{Before, ReadHistory};
 use crate::conversation::transcript::{Message, Role};
+use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::RunId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// How many messages one page has.
 const PAGE_MAX: i64 = 200;
@@ -117,21 +115,13 @@ pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
     // First how far it is, then what was said: so nothing up to there is missing.
     describe(session_id.clone(), move |_, row, _| {
         let mut told = json!({ "sessionId": row.session.uuid(), "sessionSeq": row.head.0 });
-        if let Some(activity) = sessions::activity(row.state) {
-            told["activity"] = activity.into();
-        }
-        let command = Command::Session(SessionCommand::ReadHistory(ReadHistory {
-            target: target(&session_id),
-            limit,
-            before,
-        }));
-        Call::ask(command, move |_, reply, _| {
-            let Reply::Session(SessionReply::History(history)) = reply? else { return Err(misfit()) };
+        put(&mut told, "activity", sessions::activity(row.state));
+        ask(ReadHistory { target: target(&session_id), limit, before }, move |_, history, _| {
             told["messages"] = history.messages.iter().map(said).collect();
             if let Some(oldest) = history.messages.first().filter(|_| history.more) {
                 told["olderBefore"] = json!({ "promptId": oldest.run.as_str(), "role": role(oldest.role) });
             }
-            Ok(Call::Answer(told))
+            told
         })
     })
 }

@@ -7,14 +7,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Call, Request, Turn, Wundr, ask};
+use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::SessionKey;
-use crate::memory::{
-    Embedding, Kind, MemoryCommand, MemoryReply, NewMemory, Query, Question, Remembered, Stored, Tier,
-};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::memory::{Delete, Deleted, Embedding, Kind, NewMemory, Query, Question, Remembered, Stored, Tier};
 use crate::target::Target;
 
 /// The most characters of a question: what is longer is not looked for as a whole anyway.
@@ -115,12 +112,9 @@ pub(super) fn query(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) 
         session: asked.session_id.map(Target::Uuid),
     };
     query.check().map_err(|error| about(request, error))?;
-    ask(MemoryCommand::Query(query), |reply| match reply {
-        MemoryReply::Found(found) => {
-            let results: Vec<Value> = found.results.iter().map(remembered).collect();
-            Some(json!({ "results": results, "total": found.total }))
-        }
-        _ => None,
+    ask(query, |_, found, _| {
+        let results: Vec<Value> = found.results.iter().map(remembered).collect();
+        json!({ "results": results, "total": found.total })
     })
 }
 
@@ -151,35 +145,13 @@ pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_
         embedding,
     };
     new.check().map_err(|error| about(request, error))?;
-    ask(MemoryCommand::Store(new), |reply| match reply {
-        MemoryReply::Stored(new) => Some(stored(&new)),
-        _ => None,
-    })
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct One {
-    memory_id: String,
+    ask(new, |_, new, _| stored(&new))
 }
 
 /// `memory.delete`
 pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { memory_id } = request.read()?;
-    ask(MemoryCommand::Delete { id: memory_id }, |reply| match reply {
-        MemoryReply::Deleted { id } => Some(json!({ "ok": true, "memoryId": id })),
-        _ => None,
-    })
-}
-
-fn ask(
-    command: MemoryCommand,
-    answer: impl FnOnce(MemoryReply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Memory(Box::new(command)), |_, reply, _| match reply? {
-        Reply::Memory(reply) => answer(*reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
-    })
+    let forget = Delete { id: request.text("memoryId") };
+    ask(forget, |_, Deleted { id }, _| json!({ "ok": true, "memoryId": id }))
 }
 
 fn read_embedding(numbers: Option<&[f64]>, request: &Request<'_>) -> Result<Option<Embedding>, Error> {
@@ -201,10 +173,8 @@ fn remembered(found: &Remembered) -> Value {
         "score": found.score,
         "createdAt": found.created.to_rfc3339(),
     });
-    add_session(&mut value, found.session.as_ref());
-    if let Some(metadata) = &found.metadata {
-        value["metadata"] = Value::Object(metadata.clone());
-    }
+    put(&mut value, "sessionId", found.session.as_ref().map(SessionKey::uuid));
+    put(&mut value, "metadata", found.metadata.clone());
     value
 }
 
@@ -216,14 +186,8 @@ fn stored(new: &Stored) -> Value {
         "type": new.kind.name(),
         "createdAt": new.created.to_rfc3339(),
     });
-    add_session(&mut value, new.session.as_ref());
+    put(&mut value, "sessionId", new.session.as_ref().map(SessionKey::uuid));
     value
-}
-
-fn add_session(value: &mut Value, session: Option<&SessionKey>) {
-    if let Some(session) = session {
-        value["sessionId"] = session.uuid().into();
-    }
 }
 
 #[cfg(test)]

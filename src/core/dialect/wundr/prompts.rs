@@ -9,14 +9,13 @@ use serde_json::{Value, json};
 
 use super::sessions::{SESSION, target};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
-use super::{Call, Request, Turn, Wundr, files, misfit};
-use crate::conversation::command::{Abort, SessionCommand, Submit};
-use crate::conversation::reply::{Aborted, Accepted, SessionReply};
+use super::{Call, Request, Turn, Wundr, ask, files};
+use crate::conversation::command::{Abort, Submit};
+use crate::conversation::reply::{Aborted, Accepted};
+use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::RunId;
 use crate::prompt::run_options::{PROMPT_COST, RunOptions};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// What a prompt costs, in units of `[limits]`.
 pub(super) const COST: u32 = PROMPT_COST;
@@ -110,21 +109,17 @@ pub(super) fn submit(
         // Its events may come before the answer.
         dialect.following.tell_whole(submit.run.clone());
     }
-    Call::ask(Command::Session(SessionCommand::Submit(submit)), move |dialect, reply, _| {
-        let Reply::Session(SessionReply::Accepted(Accepted { session, run, seq, repeated, .. })) = reply?
-        else {
-            return Err(misfit());
-        };
+    ask(submit, move |dialect, Accepted { session, run, seq, repeated, .. }, _| {
         if is_whole {
             dialect.following.tell_whole(run.clone());
         }
-        Ok(Call::Answer(json!({
+        json!({
             "promptId": run.as_str(),
             "sessionId": session.uuid(),
             "status": "accepted",
             "repeated": repeated,
             "sessionSeq": seq.0,
-        })))
+        })
     })
 }
 
@@ -151,16 +146,10 @@ struct Cancel {
 /// `prompt.cancel`: one that is over stays as it is.
 pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let Cancel { session_id, prompt_id } = request.read()?;
-    let abort = Command::Session(SessionCommand::Abort(Abort {
-        target: target(&session_id),
-        run: prompt_id.map(RunId::from),
-    }));
-    Call::ask(abort, move |_, reply, _| {
-        let Reply::Session(SessionReply::Aborted(Aborted { run })) = reply? else { return Err(misfit()) };
+    let abort = Abort { target: target(&session_id), run: prompt_id.map(RunId::from) };
+    ask(abort, move |_, Aborted { run }, _| {
         let mut answer = json!({ "ok": true, "sessionId": session_id, "cancelled": run.is_some() });
-        if let Some(run) = run {
-            answer["promptId"] = run.as_str().into();
-        }
-        Ok(Call::Answer(answer))
+        put(&mut answer, "promptId", run.as_ref().map(RunId::as_str));
+        answer
     })
 }

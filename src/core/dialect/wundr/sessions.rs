@@ -19,16 +19,14 @@ use serde_json::{Map, Value, json};
 use super::follow::Stood;
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Call, Request, Turn, Wundr, ask};
 use crate::access::Owner;
-use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionCommand, SessionFilter};
-use crate::conversation::reply::{SessionReply, SessionRow, SessionState, Stopped};
-use crate::dialect::json::clip;
+use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionFilter};
+use crate::conversation::reply::{SessionRow, SessionState, Stopped};
+use crate::dialect::json::{clip, put};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Seq, SessionKey};
 use crate::prompt::settings::{Assignment, Patch, Settings};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::target::Target;
 
 /// The kind of session that others than this protocol's clients make.
@@ -236,9 +234,7 @@ pub(super) fn about(session: &SessionKey, settings: &Settings) -> Value {
             "task": { "type": "general", "description": "", "priority": "medium" },
         }),
     };
-    if let Some(profile) = settings.display.get(MEMORY_PROFILE) {
-        about[MEMORY_PROFILE] = profile.clone();
-    }
+    put(&mut about, MEMORY_PROFILE, settings.display.get(MEMORY_PROFILE).cloned());
     about
 }
 
@@ -254,11 +250,8 @@ fn info(row: &SessionRow, who: &Owner) -> Value {
     info["agent"] = (&*row.session.agent()).into();
     let (status, activity, last_prompt) = state_words(row.state);
     info["status"] = status.into();
-    for (name, word) in [("activity", activity), ("lastPrompt", last_prompt)] {
-        if let Some(word) = word {
-            info[name] = word.into();
-        }
-    }
+    put(&mut info, "activity", activity);
+    put(&mut info, "lastPrompt", last_prompt);
     info["startedAt"] = row.created.to_rfc3339().into();
     info["sessionSeq"] = row.head.0.into();
     info["metrics"] = json!({
@@ -373,23 +366,13 @@ pub(super) fn create(
     if let Some(profile) = memory_profile {
         patch.display.insert(MEMORY_PROFILE.to_owned(), profile);
     }
-    Call::ask(
-        Command::Session(SessionCommand::CreateSession(CreateSession {
-            target: Target::Session(session),
-            patch,
-        })),
-        move |dialect, reply, turn| {
-            match reply? {
-                // From its beginning on, so that it is told of it as well.
-                Reply::Session(SessionReply::Settled(row)) => {
-                    let mut info = info(&row, &dialect.owner);
-                    info["notes"] = notes;
-                    answer_with(dialect, (&row, info), subscribe, Some(Seq(0)), turn)
-                }
-                _ => Err(misfit()),
-            }
-        },
-    )
+    let create = CreateSession { target: Target::Session(session), patch };
+    super::ask_on(create, move |dialect: &mut Wundr, row, turn| {
+        let mut info = info(&row, &dialect.owner);
+        info["notes"] = notes;
+        // From its beginning on, so that it is told of it as well.
+        answer_with(dialect, (&row, info), subscribe, Some(Seq(0)), turn)
+    })
 }
 
 #[derive(Deserialize)]
@@ -421,50 +404,23 @@ pub(super) fn describe(
     session_id: String,
     then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Result<Call, Error> + 'static,
 ) -> Result<Call, Error> {
-    Call::ask(
-        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&session_id) })),
-        move |dialect, reply, turn| match reply? {
-            Reply::Session(SessionReply::Session(Some(row))) => then(dialect, &row, turn),
-            Reply::Session(SessionReply::Session(None)) => Err(no_such(&session_id)),
-            _ => Err(misfit()),
-        },
-    )
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct One {
-    session_id: String,
+    super::ask_on(DescribeSession { target: target(&session_id) }, move |dialect, row, turn| {
+        then(dialect, &*row.ok_or_else(|| no_such(&session_id))?, turn)
+    })
 }
 
 /// `session.status`
 pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { session_id } = request.read()?;
-    describe(session_id, |dialect, row, _| Ok(Call::Answer(info(row, &dialect.owner))))
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Stop {
-    session_id: String,
-    reason: Option<String>,
+    describe(request.text("sessionId"), |dialect, row, _| Ok(Call::Answer(info(row, &dialect.owner))))
 }
 
 /// `session.stop`: ends what runs in it, and it takes no more prompts.
 pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let Stop { session_id, reason } = request.read()?;
-    let close = Command::Session(SessionCommand::Close(Close {
-        target: target(&session_id),
-        reason: reason.unwrap_or_default(),
-    }));
-    Call::ask(close, move |_, reply, _| {
-        let Reply::Session(SessionReply::Stopped(Stopped { runs, .. })) = reply? else {
-            return Err(misfit());
-        };
+    let (session_id, reason) = (request.text("sessionId"), request.text("reason"));
+    let close = Close { target: target(&session_id), reason };
+    ask(close, move |_, Stopped { runs, .. }, _| {
         let prompts: Vec<_> = runs.iter().map(|run| run.as_str()).collect();
-        Ok(Call::Answer(
-            json!({ "ok": true, "sessionId": session_id, "status": TERMINATED, "prompts": prompts }),
-        ))
+        json!({ "ok": true, "sessionId": session_id, "status": TERMINATED, "prompts": prompts })
     })
 }
 
@@ -495,10 +451,9 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
         with_texts: true,
         ..SessionFilter::default()
     };
-    Call::ask(Command::Session(SessionCommand::ListSessions(filter)), move |dialect, reply, _| {
-        let Reply::Session(SessionReply::SessionList(list)) = reply? else { return Err(misfit()) };
+    ask(filter, move |dialect, list, _| {
         let rows = list.rows.iter().map(|row| info(row, &dialect.owner));
-        Ok(Call::Answer(answer(rows.collect(), list.total)))
+        answer(rows.collect(), list.total)
     })
 }
 

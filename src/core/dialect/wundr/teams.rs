@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 
 use super::agents::{self, Asked, Config};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Call, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::agents::team::{
-    Coordination, Create, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, TeamCommand, TeamNews,
-    TeamReply, TeamStatus,
+    Coordination, Create, Dissolve, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, Sent, Status,
+    TeamNews, TeamStatus,
 };
+use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::TeamId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 use crate::time::Timestamp;
 
 /// Every status of a team. (Source: Wundr's schemas; no team of ours is ever paused.)
@@ -113,12 +113,8 @@ fn status(team: &TeamStatus, who: &Owner, now: Timestamp) -> Value {
         "startedAt": team.created.to_rfc3339(),
         "updatedAt": team.updated.to_rfc3339(),
     });
-    if let Some(description) = &team.description {
-        status["description"] = description.as_str().into();
-    }
-    if let Some(why) = &team.why {
-        status["reason"] = why.as_str().into();
-    }
+    put(&mut status, "description", team.description.as_deref());
+    put(&mut status, "reason", team.why.as_deref());
     status
 }
 
@@ -130,23 +126,15 @@ fn relayed(message: &Relayed) -> Value {
         "messageId": message.message,
         "sentAt": message.at.to_rfc3339(),
     });
-    if let Some(to) = &message.to {
-        payload["to"] = to.as_str().into();
-    }
-    if let Some(metadata) = &message.metadata {
-        payload["metadata"] = metadata.clone();
-    }
-    if let Some(answers) = &message.answers {
-        payload["inReplyTo"] = answers.as_str().into();
-    }
+    put(&mut payload, "to", message.to.as_ref().map(|to| to.as_str()));
+    put(&mut payload, "metadata", message.metadata.clone());
+    put(&mut payload, "inReplyTo", message.answers.as_deref());
     payload
 }
 
 fn dissolved(team: &TeamId, reason: Option<&str>) -> Value {
     let mut payload = json!({ "teamId": team.as_str() });
-    if let Some(reason) = reason {
-        payload["reason"] = reason.into();
-    }
+    put(&mut payload, "reason", reason);
     payload
 }
 
@@ -171,13 +159,6 @@ struct Joining {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct One {
-    team_id: String,
-    reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct Messaging {
     team_id: String,
     from: String,
@@ -186,18 +167,14 @@ struct Messaging {
     metadata: Option<Value>,
 }
 
-/// Asks, and answers with the team or that a message waits.
-fn ask(command: TeamCommand) -> Result<Call, Error> {
-    Call::ask(Command::Team(Box::new(command)), |dialect, reply, turn| {
-        let Reply::Team(reply) = reply? else { return Err(misfit()) };
-        Ok(Call::Answer(match *reply {
-            TeamReply::Status(team) => status(&team, &dialect.owner, turn.now()),
-            TeamReply::Sent { team, message, to } => {
-                let to: Vec<&str> = to.iter().map(|id| id.as_str()).collect();
-                json!({ "ok": true, "messageId": message, "teamId": team.as_str(), "to": to })
-            }
-        }))
-    })
+/// Asks, and answers with the team.
+fn ask(question: impl Ask<Reply = TeamStatus> + 'static) -> Result<Call, Error> {
+    super::ask(question, |wundr, team, turn| status(&team, &wundr.owner, turn.now()))
+}
+
+/// The team that the parameters name.
+fn named(request: &Request<'_>) -> TeamId {
+    TeamId::from(request.text("teamId"))
 }
 
 /// `team.create`
@@ -211,25 +188,28 @@ pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>)
         tokens_max: config.and_then(|config| config.max_tokens),
     });
     let members = members.collect();
-    ask(TeamCommand::Create(Create { name, description, members, strategy, task: task.into() }))
+    ask(Create { name, description, members, strategy, task: task.into() })
 }
 
 /// `team.status`
 pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { team_id, .. } = request.read()?;
-    ask(TeamCommand::Status { team: TeamId::from(team_id) })
+    ask(Status { team: named(request) })
 }
 
 /// `team.message`
 pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let Messaging { team_id, from, to, content, metadata } = request.read()?;
-    ask(TeamCommand::Message(Message { team: TeamId::from(team_id), from, to, content, metadata }))
+    let message = Message { team: TeamId::from(team_id), from, to, content, metadata };
+    super::ask(message, |_, Sent { team, message, to }, _| {
+        let to: Vec<&str> = to.iter().map(|id| id.as_str()).collect();
+        json!({ "ok": true, "messageId": message, "teamId": team.as_str(), "to": to })
+    })
 }
 
 /// `team.dissolve`
 pub(super) fn dissolve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { team_id, reason } = request.read()?;
-    ask(TeamCommand::Dissolve { team: TeamId::from(team_id), reason })
+    let reason = request.params["reason"].as_str().map(str::to_owned);
+    ask(Dissolve { team: named(request), reason })
 }
 
 impl Wundr {

@@ -21,12 +21,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
-use super::{Call, Calling, Request, Wundr, misfit};
+use super::{Call, Calling, Request, Wundr};
 use crate::conversation::approval::{
     ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such,
 };
 use crate::conversation::event::{Event, Logged};
 use crate::dialect::Turn;
+use crate::dialect::calls::misfit;
 use crate::error::Error;
 use crate::ids::{ApprovalId, RunId};
 use crate::request::command::Command;
