@@ -9,8 +9,9 @@ use super::wire::{self, Failure};
 use super::{Call, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::agents::subagent::{AgentChange, AgentNews, AgentStatus, Priority, Spawn, Status, Stop, Task};
+use crate::dialect::json::put;
 use crate::error::Error;
-use crate::ids::SubAgentId;
+use crate::ids::{SessionKey, SubAgentId};
 use crate::request::ask::Ask;
 use crate::time::Timestamp;
 
@@ -38,7 +39,7 @@ pub(super) const TASK: Shape = Shape::Object(&[
 const AGENT: Field = required("agentId", NAME, "the agent");
 const REASON: Field = optional("reason", Shape::Text(1, 1024), "why, for people");
 
-/// `agent.spawn`
+/// The parameters of `agent.spawn`.
 pub(super) const SPAWN: &[Field] = &[
     optional("parentSessionId", NAME, "the session it works for, which is told what it answers"),
     required("agentType", NAME, "the agent of this name, or the default agent"),
@@ -46,10 +47,10 @@ pub(super) const SPAWN: &[Field] = &[
     required("task", TASK, "what it is to do"),
 ];
 
-/// `agent.status`
+/// The parameters of `agent.status`.
 pub(super) const ONE: &[Field] = &[AGENT];
 
-/// `agent.stop`
+/// The parameters of `agent.stop`.
 pub(super) const STOP: &[Field] = &[
     AGENT,
     REASON,
@@ -106,19 +107,13 @@ pub(super) fn status(agent: &AgentStatus, who: &Owner, now: Timestamp) -> Value 
         "startedAt": agent.created.to_rfc3339(),
         "updatedAt": agent.updated.to_rfc3339(),
     });
-    if let Some(parent) = &agent.parent {
-        status["parentSessionId"] = parent.uuid().into();
-    }
+    put(&mut status, "parentSessionId", agent.parent.as_ref().map(SessionKey::uuid));
     if let Some((team, role)) = &agent.team {
         status["teamId"] = team.as_str().into();
         status["role"] = role.as_str().into();
     }
-    if let Some(answer) = &agent.answer {
-        status["result"] = answer.as_str().into();
-    }
-    if let Some(why) = &agent.why {
-        status["error"] = Failure::of(why).to_value();
-    }
+    put(&mut status, "result", agent.answer.as_deref());
+    put(&mut status, "error", agent.why.as_ref().map(|why| Failure::of(why).to_value()));
     status
 }
 

@@ -7,7 +7,6 @@
 //! subscriptions that took more. One that does not hold changes nothing, but for its number: who shows
 //! [`REFUSED_MAX`] of them is guessing, and is closed.
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
@@ -17,9 +16,11 @@ use crate::access::pairing::CredentialFault;
 use crate::access::token::{Kind, TokenCommand, TokenReply};
 use crate::access::{Admitted, Grounds, Secret, jwt};
 use crate::dialect::calls::misfit;
+use crate::dialect::json::put;
 use crate::error::Error;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
+use crate::time::Timestamp;
 
 /// The parameters of `auth.refresh`.
 pub(super) const REFRESH: &[Field] = &[required(
@@ -66,13 +67,8 @@ pub(super) fn refresh(
     request: &mut Request<'_>,
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
-    #[derive(Deserialize)]
-    struct Refresh {
-        token: String,
-    }
-    let Refresh { token } = request.read()?;
     wundr.refreshing.push_back(Refreshing { id: request.id.to_owned(), fresh: None });
-    turn.authenticate(wundr.shown(token));
+    turn.authenticate(wundr.shown(request.text("token")));
     Ok(Call::Elsewhere)
 }
 
@@ -139,9 +135,7 @@ impl Wundr {
     /// Answers with what may be done from here on.
     fn refreshed(&self, id: &str, fresh: Option<&Secret>, turn: &mut Turn<'_>) {
         let mut granted = self.granted_auth();
-        if let Some(fresh) = fresh {
-            granted["token"] = fresh.expose().into();
-        }
+        put(&mut granted, "token", fresh.map(Secret::expose));
         if let Some(method) = method::find("auth.refresh") {
             method.check_result(&granted);
         }
@@ -151,9 +145,7 @@ impl Wundr {
     /// What may be done here, and for how long.
     pub(super) fn granted_auth(&self) -> Value {
         let mut granted = json!({ "scopes": self.scope_names() });
-        if let Some(expires) = self.expires {
-            granted["expiresAtMs"] = expires.as_millis().into();
-        }
+        put(&mut granted, "expiresAtMs", self.expires.map(Timestamp::as_millis));
         granted
     }
 

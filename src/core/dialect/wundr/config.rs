@@ -11,13 +11,13 @@ use super::shape::{Field, NAME, Shape, TEXT, default, optional, required};
 use super::{Call, Request, Turn, Wundr, ask};
 use crate::config;
 use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
-use crate::dialect::json::clip;
+use crate::dialect::json::{clip, put};
 use crate::error::Error;
 
 /// How many keys may be asked for or set at once.
 const KEYS_MAX: usize = 256;
 
-/// `config.get`
+/// The parameters of `config.get`.
 pub(super) const ASKED: &[Field] = &[
     optional("keys", Shape::List(&NAME, 0, KEYS_MAX), "only these: `section.key` or a whole section"),
     default(
@@ -39,7 +39,7 @@ pub(super) const SHOWN: &[Field] = &[
     optional("hash", NAME, "tells its contents apart"),
 ];
 
-/// `config.set`
+/// The parameters of `config.set`.
 pub(super) const SET: &[Field] = &[
     required(
         "values",
@@ -110,9 +110,7 @@ fn shown(now: &ConfigSnapshot, keys: Option<&[String]>, all: bool) -> Value {
         "issues": issues(&now.complaints),
     });
     for (name, text) in [("path", &now.path), ("hash", &now.hash)] {
-        if !text.is_empty() {
-            answer[name] = text.as_str().into();
-        }
+        put(&mut answer, name, Some(text.as_str()).filter(|text| !text.is_empty()));
     }
     answer
 }

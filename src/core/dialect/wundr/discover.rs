@@ -13,7 +13,7 @@ use super::wire::{CODES, answer, scope_name};
 use super::{Call, Request, Turn, Wundr, connect};
 use crate::error::{Error, ErrorCode};
 
-/// A method, told.
+/// The schema of one method in the answers.
 pub(super) const METHOD: &[Field] = &[
     required("name", NAME, "its name"),
     required("description", TEXT, "what it does"),
@@ -29,7 +29,7 @@ const EVENT: &[Field] = &[
     required("payload", Shape::AnyObject, "its payload, as JSON Schema"),
 ];
 
-/// All of it.
+/// What `rpc.discover` is answered.
 pub(super) const RESULT: &[Field] = &[
     required("protocol", COUNT, "the version"),
     required("methods", Shape::List(&Shape::Object(METHOD), 0, usize::MAX), "every method"),

@@ -119,7 +119,7 @@ pub(super) const ATTACHMENTS: Shape =
 pub(super) struct Transfers {
     /// The uploads that this connection sends.
     sending: HashMap<UploadId, Sending>,
-    /// How many there were.
+    /// How many uploads were begun here, which numbers them.
     uploads: u64,
     /// The downloads that wait for their next piece, by turns.
     downloads: VecDeque<Download>,
@@ -142,7 +142,7 @@ struct Sending {
     has_ended: bool,
 }
 
-/// A download.
+/// A download under way.
 struct Download {
     id: UploadId,
     /// The id of the request, as its client wrote it.

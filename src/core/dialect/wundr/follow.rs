@@ -87,7 +87,7 @@ type Standing = Box<dyn FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call,
 /// A subscription that stands.
 #[derive(Debug)]
 pub(super) struct Stood {
-    /// Its name.
+    /// Its id, as the client knows it.
     pub(super) id: String,
 }
 

@@ -23,7 +23,7 @@ const PLACE: &[Field] = &[
     required("role", Shape::OneOf(&[USER, ASSISTANT]), "the prompt itself, or its answer"),
 ];
 
-/// `session.history`
+/// The parameters of `session.history`.
 pub(super) const ASKED: &[Field] = &[
     SESSION,
     default("limit", Shape::Integer(1, PAGE_MAX), "50", "at most so many messages, the newest"),
@@ -94,9 +94,7 @@ fn said(message: &Message) -> Value {
         "content": message.content,
         "timestamp": message.at.to_rfc3339(),
     });
-    if message.clipped {
-        said["truncated"] = true.into();
-    }
+    put(&mut said, "truncated", message.clipped.then_some(true));
     if !message.attachments.is_empty() {
         let name =
             |attachment: &crate::prompt::attachment::Attachment| attachment.name().unwrap_or("").to_owned();
@@ -118,9 +116,10 @@ pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
         put(&mut told, "activity", sessions::activity(row.state));
         ask(ReadHistory { target: target(&session_id), limit, before }, move |_, history, _| {
             told["messages"] = history.messages.iter().map(said).collect();
-            if let Some(oldest) = history.messages.first().filter(|_| history.more) {
-                told["olderBefore"] = json!({ "promptId": oldest.run.as_str(), "role": role(oldest.role) });
-            }
+            let oldest = history.messages.first().filter(|_| history.more);
+            let place =
+                |oldest: &Message| json!({ "promptId": oldest.run.as_str(), "role": role(oldest.role) });
+            put(&mut told, "olderBefore", oldest.map(place));
             told
         })
     })

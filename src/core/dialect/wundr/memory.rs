@@ -25,7 +25,7 @@ const NUMBERS: Shape =
 const TIERS: Shape = Shape::OneOf(&["scratchpad", "episodic", "semantic"]);
 const KINDS: Shape = Shape::OneOf(&["interaction", "observation", "decision", "knowledge"]);
 
-/// `memory.query`
+/// The parameters of `memory.query`.
 pub(super) const QUERIED: &[Field] = &[
     optional("query", QUERY, "what to look for; needed where there is no `embedding`"),
     optional("embedding", NUMBERS, "looks for what is near it; entries with as many numbers are compared"),
@@ -62,7 +62,7 @@ const RESULT: &[Field] = &[
     required("createdAt", Shape::Time, "when it was stored"),
 ];
 
-/// `memory.store`
+/// The parameters of `memory.store`.
 pub(super) const STORED: &[Field] = &[
     required("content", CONTENT, "what to remember"),
     required("tier", TIERS, "for how long: a scratchpad ends with its session"),
@@ -82,7 +82,7 @@ pub(super) const KEPT: &[Field] = &[
     required("createdAt", Shape::Time, "when it was stored"),
 ];
 
-/// `memory.delete`
+/// The parameters of `memory.delete`.
 pub(super) const ONE: &[Field] = &[required("memoryId", NAME, "the entry")];
 
 /// What `memory.delete` is answered.

@@ -92,19 +92,19 @@ pub struct Wundr {
     setup: Setup,
     phase: Phase,
     greeting: connect::Greeting,
-    /// What may be done here.
+    /// The scopes that were granted.
     scopes: Scopes,
-    /// Whose what is made here is.
+    /// The owner of what is made on this connection.
     owner: Owner,
     /// What kind of credential was shown.
     kind: Kind,
-    /// What that holds by.
+    /// What keeps that credential valid, and ends it.
     grounds: Grounds,
-    /// When that ends.
+    /// When the credential expires.
     expires: Option<Timestamp>,
     /// The requests for another credential that are looked at, in order.
     refreshing: VecDeque<auth::Refreshing>,
-    /// How many of those did not hold.
+    /// How many of those were refused.
     refused: u32,
     calls: Calls<Self>,
     /// What is left of a batch.

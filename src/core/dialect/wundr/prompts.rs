@@ -20,7 +20,7 @@ use crate::prompt::run_options::{PROMPT_COST, RunOptions};
 /// What a prompt costs, in units of `[limits]`.
 pub(super) const COST: u32 = PROMPT_COST;
 
-/// `prompt.submit`
+/// The parameters of `prompt.submit`.
 pub(super) const SUBMIT: &[Field] = &[
     SESSION,
     required("prompt", SAID, "what to say"),
@@ -51,7 +51,7 @@ pub(super) const SUBMITTED: &[Field] = &[
     required("sessionSeq", COUNT, "its number in the session's log"),
 ];
 
-/// `prompt.cancel`
+/// The parameters of `prompt.cancel`.
 pub(super) const CANCEL: &[Field] =
     &[SESSION, optional("promptId", NAME, "which; absent = the one under way")];
 

@@ -43,20 +43,20 @@ const WORD: Shape = Shape::Text(1, 256);
 const DESCRIPTION: Shape = Shape::Text(0, 8192);
 const REASON: Shape = Shape::Text(0, 1024);
 
-/// Every status.
+/// Every status that the protocol has.
 pub(super) const STATES: &[&str] =
     &["initializing", "running", "paused", "completed", "failed", "terminated"];
 
-/// It takes prompts.
+/// The status of a session that takes prompts.
 pub(super) const RUNNING: &str = "running";
-/// Its prompt waits for an approval.
+/// The status of a session whose prompt waits for an approval.
 pub(super) const PAUSED: &str = "paused";
-/// It was stopped.
+/// The status of a session that was stopped.
 pub(super) const TERMINATED: &str = "terminated";
 
-/// Whether something is under way.
+/// The activity of a session in which nothing is under way.
 pub(super) const IDLE: &str = "idle";
-/// See [`IDLE`].
+/// The activity of a session in which a prompt is under way or waits.
 pub(super) const BUSY: &str = "busy";
 
 /// Whether a prompt is under way or waits in a session.
@@ -103,7 +103,7 @@ const TASK: &[Field] = &[
     optional("metadata", Shape::AnyObject, "kept and told again"),
 ];
 
-/// `session.create`
+/// The parameters of `session.create`.
 pub(super) const CREATE: &[Field] = &[
     required("orchestratorId", WORD, "who leads it: the agent of this name, or the default agent"),
     required("sessionType", Shape::OneOf(&["claude-code", "ruflo"]), "kept and told again"),
@@ -112,7 +112,7 @@ pub(super) const CREATE: &[Field] = &[
     SUBSCRIBE,
 ];
 
-/// `session.resume`
+/// The parameters of `session.resume`.
 pub(super) const RESUME: &[Field] = &[
     SESSION,
     SUBSCRIBE,
@@ -125,7 +125,7 @@ pub(super) const RESUME: &[Field] = &[
     ),
 ];
 
-/// `session.stop`
+/// The parameters of `session.stop`.
 pub(super) const STOP: &[Field] = &[
     SESSION,
     optional("reason", REASON, "why"),
@@ -140,7 +140,7 @@ pub(super) const STOPPED: &[Field] = &[
     required("prompts", Shape::List(&NAME, 0, usize::MAX), "those that were ended by it"),
 ];
 
-/// `session.list`
+/// The parameters of `session.list`.
 pub(super) const LIST: &[Field] = &[
     optional("status", Shape::OneOf(STATES), "only those; running = all that were not stopped"),
     default("limit", Shape::Integer(1, LIST_MAX), "50", "at most so many"),
@@ -155,10 +155,10 @@ pub(super) const LISTED: &[Field] = &[
     required("offset", COUNT, "as it was asked"),
 ];
 
-/// `session.status`
+/// The parameters of `session.status`.
 pub(super) const ONE: &[Field] = &[SESSION];
 
-/// A session.
+/// A session as it is answered.
 pub(super) const INFO: &[Field] = &[
     required("id", NAME, "the session"),
     SESSION,
@@ -264,9 +264,7 @@ fn info(row: &SessionRow, who: &Owner) -> Value {
     }
     if let Some(reason) = &row.settings.closed {
         info["endedAt"] = row.updated.to_rfc3339().into();
-        if !reason.is_empty() {
-            info["reason"] = reason.as_str().into();
-        }
+        put(&mut info, "reason", Some(reason.as_str()).filter(|reason| !reason.is_empty()));
     }
     info
 }
@@ -331,12 +329,9 @@ fn notes(has_metadata: bool, has_profile: bool) -> Value {
         "task": "kept and told again; it is no prompt, and the agent is not told of it: say it with prompt.submit",
         "task.priority": "kept and told again; it puts no prompt before another",
     });
-    if has_metadata {
-        notes["task.metadata"] = "kept and told again".into();
-    }
-    if has_profile {
-        notes[MEMORY_PROFILE] = "kept and told again; no memory is chosen by it".into();
-    }
+    put(&mut notes, "task.metadata", has_metadata.then_some("kept and told again"));
+    let of_profile = "kept and told again; no memory is chosen by it";
+    put(&mut notes, MEMORY_PROFILE, has_profile.then_some(of_profile));
     notes
 }
 

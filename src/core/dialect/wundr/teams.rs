@@ -32,7 +32,7 @@ const MEMBER: Shape = Shape::Object(&[
     optional("config", agents::CONFIG, "bounds of its own"),
 ]);
 
-/// `team.create`
+/// The parameters of `team.create`.
 pub(super) const CREATE: &[Field] = &[
     required("name", NAME, "its name"),
     optional("description", Shape::Text(1, 1024), "what it is for; its members are told"),
@@ -48,13 +48,13 @@ pub(super) const CREATE: &[Field] = &[
     required("task", agents::TASK, "what it is to do"),
 ];
 
-/// `team.status`
+/// The parameters of `team.status`.
 pub(super) const ONE: &[Field] = &[TEAM];
 
 /// `team.dissolve`, and the event `team.dissolved`
 pub(super) const DISSOLVE: &[Field] = &[TEAM, REASON];
 
-/// `team.message`
+/// The parameters of `team.message`.
 pub(super) const MESSAGE: &[Field] = &[
     TEAM,
     required("from", NAME, "the member it is from: its agentId, or its role where that is its alone"),
