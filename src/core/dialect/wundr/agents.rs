@@ -6,11 +6,10 @@ use serde_json::{Value, json};
 use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Request, Turn, Wundr};
+use super::{Answered, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::agents::subagent::{AgentChange, AgentNews, AgentStatus, Priority, Spawn, Status, Stop, Task};
 use crate::dialect::json::put;
-use crate::error::Error;
 use crate::ids::{SessionKey, SubAgentId};
 use crate::request::ask::Ask;
 use crate::time::Timestamp;
@@ -155,12 +154,12 @@ struct Stopping {
 }
 
 /// Asks, and answers with the agent.
-fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Result<Call, Error> {
+fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Answered {
     super::ask(question, |wundr, agent, turn| status(&agent, &wundr.owner, turn.now()))
 }
 
 /// `agent.spawn`
-pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Spawning { parent_session_id, agent_type, config, task } = request.read()?;
     ask(Spawn {
         parent: parent_session_id.as_deref().map(target),
@@ -171,12 +170,12 @@ pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) 
 }
 
 /// `agent.status`
-pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     ask(Status { agent: SubAgentId::from(request.text("agentId")) })
 }
 
 /// `agent.stop`
-pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Stopping { agent_id, reason, force } = request.read()?;
     ask(Stop { agent: SubAgentId::from(agent_id), reason, force })
 }

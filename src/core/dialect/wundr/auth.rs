@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Calling, Request, Turn, Wundr, method};
+use super::{Answered, Call, Calling, Request, Turn, Wundr, method};
 use crate::access::pairing::CredentialFault;
 use crate::access::token::{Kind, TokenCommand, TokenReply};
 use crate::access::{Admitted, Grounds, Secret, jwt};
@@ -62,22 +62,14 @@ pub(super) struct Refreshing {
 }
 
 /// `auth.refresh`: what the connection says to it is told in [`Wundr::on_refreshed`].
-pub(super) fn refresh(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn refresh(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     wundr.refreshing.push_back(Refreshing { id: request.id.to_owned(), fresh: None });
     turn.authenticate(wundr.shown(request.text("token")));
     Ok(Call::Elsewhere)
 }
 
 /// `auth.logout`
-pub(super) fn logout(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn logout(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     turn.send(wire::answer(request.id, &json!({ "ok": true })));
     wundr.end(1000, "logout", turn);
     Ok(Call::Elsewhere)

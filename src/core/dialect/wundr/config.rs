@@ -8,11 +8,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, ask};
+use super::{Answered, Request, Turn, Wundr, ask};
 use crate::config;
 use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use crate::dialect::json::{clip, put};
-use crate::error::Error;
 
 /// How many keys may be asked for or set at once.
 const KEYS_MAX: usize = 256;
@@ -80,7 +79,7 @@ struct Asked {
 }
 
 /// `config.get`
-pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Asked { keys, all } = request.read()?;
     let keys = keys.filter(|keys| !keys.is_empty());
     let unknown: Vec<&str> =
@@ -126,7 +125,7 @@ struct Set {
 }
 
 /// `config.set`: all of it or, with every complaint, nothing. The file keeps its comments.
-pub(super) fn set(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn set(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Set { values, merge } = request.read()?;
     if values.is_empty() || values.len() > KEYS_MAX {
         return Err(request.invalid(&format!("values: must have 1 to {KEYS_MAX} keys")));

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::binary::{self, Binary, Refused};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Request, Turn, Wundr, ask, method};
+use super::{Answered, Call, Request, Turn, Wundr, ask, method};
 use crate::dialect::json::put;
 use crate::error::{Error, ErrorCode};
 use crate::memory::file::{
@@ -403,11 +403,7 @@ struct Upload {
 }
 
 /// `file.upload`: begins an upload whose bytes follow in binary frames, or says how far it has come.
-pub(super) fn upload(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn upload(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let named = id(request, "uploadId")?.or_else(|| UploadId::parse(request.id));
     let upload = named.unwrap_or_else(|| {
         let random = uuid::Builder::from_random_bytes(turn.random()).into_uuid();
@@ -430,11 +426,7 @@ pub(super) fn upload(
 }
 
 /// `file.download`: the bytes in binary frames, then the answer.
-pub(super) fn download(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn download(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let file = match id(request, "fileId")? {
         Some(file) => FileRef::File(FileId::from_bytes(*file.as_bytes())),
         None => return Err(request.invalid("fileId: required")),
@@ -460,12 +452,12 @@ pub(super) fn download(
 }
 
 /// `file.status`: how a file is, finished or not.
-pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     ask(Status(one(request)?), |_, row, _| told(&row))
 }
 
 /// `file.list`: what there is.
-pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let number = |name: &str| request.params[name].as_u64().unwrap_or(0);
     let (limit, offset) = (number("limit"), number("offset"));
     let list = List { limit: usize::try_from(limit).unwrap_or(LIST_MAX), offset };
@@ -476,7 +468,7 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
 }
 
 /// `file.delete`: removes a file, or gives an upload up.
-pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let what = one(request)?;
     ask(Delete(what), move |wundr, id, _| {
         if let FileRef::Upload(upload) = what {

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
-use super::{Call, Request, Wundr};
+use super::{Answered, Call, Request, Wundr};
 use crate::access::{Scope, Scopes};
 use crate::conversation::command::{Attach, Detach, Unwatch, Watch, WatchCalls};
 use crate::conversation::event::{Event, Published};
@@ -82,7 +82,7 @@ struct Attached {
 }
 
 /// Makes the answer once a subscription stands.
-type Standing = Box<dyn FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error>>;
+type Standing = Box<dyn FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Answered>;
 
 /// A subscription that stands.
 #[derive(Debug)]
@@ -167,8 +167,8 @@ impl Wundr {
         &mut self,
         interest: Interest,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Result<Call, Error> {
+        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Answered + 'static,
+    ) -> Answered {
         self.check_room()?;
         let reads = self.scopes.allows(Scope::Read);
         // Who may not read is told what is not about one session alone.
@@ -200,8 +200,8 @@ impl Wundr {
         (session_id, interest): (String, Interest),
         after: Option<Seq>,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Result<Call, Error> {
+        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Answered + 'static,
+    ) -> Answered {
         match self.following.own.get(&session_id) {
             Some(id) if after.is_none() => {
                 let stood = Stood { id: id.clone() };
@@ -270,7 +270,7 @@ impl Wundr {
     }
 
     /// Enters a subscription that is told of all sessions, once what is watched for it is.
-    fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Result<Call, Error> {
+    fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Answered {
         if self.scopes.allows(Scope::Read) && self.following.watch.is_none() {
             self.begin_watch(Watch, |following| &mut following.watch, interest, then)
         } else if self.decides_for_others() && self.following.calls.is_none() {
@@ -288,7 +288,7 @@ impl Wundr {
         place: fn(&mut Following) -> &mut Option<Ticket>,
         interest: Interest,
         then: Standing,
-    ) -> Result<Call, Error> {
+    ) -> Answered {
         self.following.opening += 1;
         super::ask_either(watch, move |dialect: &mut Wundr, reply, turn| {
             let ticket = dialect.calls.replying();
@@ -502,27 +502,19 @@ struct Subscribe {
 }
 
 /// `subscribe`
-pub(super) fn subscribe(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn subscribe(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Subscribe { events, filter } = request.read()?;
     let interest = Interest::read(events.iter().map(String::as_str), &filter.unwrap_or_default())
         .map_err(|error| request.invalid(&error.message))?;
-    dialect.open(interest, turn, move |_, stood, _| {
+    wundr.open(interest, turn, move |_, stood, _| {
         Ok(Call::Answer(json!({ "subscriptionId": stood.id, "events": events })))
     })
 }
 
 /// `unsubscribe`: from what this connection subscribed to. Those of others are none.
-pub(super) fn unsubscribe(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn unsubscribe(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let subscription_id = request.text("subscriptionId");
-    if dialect.let_go(&subscription_id, turn) {
+    if wundr.let_go(&subscription_id, turn) {
         return Ok(Call::Answer(json!({ "ok": true })));
     }
     Err(ErrorCode::NotFound.error(format!("no such subscription: {}", clip(&subscription_id))))

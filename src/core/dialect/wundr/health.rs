@@ -3,12 +3,11 @@
 use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, Shape, optional, required};
-use super::{Call, Request, Turn, Wundr, ask};
+use super::{Answered, Call, Request, Turn, Wundr, ask};
 use crate::access::Scope;
 use crate::daemon::command::GetHealth;
 use crate::daemon::health::{Part, Report};
 use crate::dialect::json::put;
-use crate::error::Error;
 
 /// The answer to `health.status`, and its event.
 pub(super) const STATUS: &[Field] = &[
@@ -37,14 +36,14 @@ const METRICS: Shape = Shape::Object(&[
 ]);
 
 /// `health.ping`
-pub(super) fn ping(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn ping(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let mut pong = json!({ "type": "health.pong", "serverTimestamp": turn.now().as_millis() });
     put(&mut pong, "clientTimestamp", request.params["clientTimestamp"].as_i64());
     Ok(Call::Answer(pong))
 }
 
 /// `health.status`
-pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     ask(GetHealth, |_, report, turn| payload(&report, turn))
 }
 

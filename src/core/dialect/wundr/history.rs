@@ -5,11 +5,10 @@ use serde_json::{Value, json};
 
 use super::sessions::{self, ACTIVITY, SESSION, describe, target};
 use super::shape::{COUNT, Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, ask};
+use super::{Answered, Request, Turn, Wundr, ask};
 use crate::conversation::command::{Before, ReadHistory};
 use crate::conversation::transcript::{Message, Role};
 use crate::dialect::json::put;
-use crate::error::Error;
 use crate::ids::RunId;
 
 /// How many messages one page has.
@@ -104,7 +103,7 @@ fn said(message: &Message) -> Value {
 }
 
 /// `session.history`
-pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Asked { session_id, limit, before } = request.read()?;
     let before = before.map(|Place { prompt_id, role }| Before {
         run: RunId::from(prompt_id),

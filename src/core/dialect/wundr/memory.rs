@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, default, optional, required};
-use super::{Call, Request, Turn, Wundr, ask};
+use super::{Answered, Request, Turn, Wundr, ask};
 use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::SessionKey;
@@ -101,7 +101,7 @@ struct Queried {
 }
 
 /// `memory.query`
-pub(super) fn query(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn query(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Queried = request.read()?;
     let embedding = read_embedding(asked.embedding.as_deref(), request)?;
     let question = Question::new(asked.query.as_deref(), embedding, asked.similarity_threshold, asked.limit)
@@ -131,7 +131,7 @@ struct Store {
 }
 
 /// `memory.store`: answered when it is on the disk.
-pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Store = request.read()?;
     let embedding = read_embedding(asked.embedding.as_deref(), request)?;
     let new = NewMemory {
@@ -149,7 +149,7 @@ pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_
 }
 
 /// `memory.delete`
-pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let forget = Delete { id: request.text("memoryId") };
     ask(forget, |_, Deleted { id }, _| json!({ "ok": true, "memoryId": id }))
 }

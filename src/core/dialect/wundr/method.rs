@@ -9,7 +9,7 @@ use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
 use super::{
-    Call, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, history, memory,
+    Answered, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, history, memory,
     prompts, sessions, teams, tools,
 };
 use crate::access::{Scope, Scopes};
@@ -35,7 +35,7 @@ pub(super) struct Method {
 }
 
 /// Answers a request whose parameters are in shape, or asks the daemon.
-type Handle = fn(&mut Wundr, &mut super::Request<'_>, &mut Turn<'_>) -> Result<Call, Error>;
+type Handle = fn(&mut Wundr, &mut super::Request<'_>, &mut Turn<'_>) -> Answered;
 
 /// No scope: everybody who was let in.
 pub(super) const ANYBODY: &[Scope] = &[];

@@ -131,27 +131,30 @@ enum Phase {
 /// What becomes of a request.
 type Call = calls::Call<Wundr>;
 
+/// What becomes of a request, or why it is refused.
+type Answered = Result<Call, Error>;
+
 /// Asks the daemon; `told` makes the answer of its reply.
 fn ask<C: Ask + 'static>(
     question: C,
     told: impl FnOnce(&mut Wundr, C::Reply, &mut Turn<'_>) -> Value + 'static,
-) -> Result<Call, Error> {
+) -> Answered {
     ask_on(question, |wundr, reply, turn| Ok(Call::Answer(told(wundr, reply, turn))))
 }
 
 /// Asks the daemon; `then` makes the answer of its reply, or asks on.
 fn ask_on<C: Ask + 'static>(
     question: C,
-    then: impl FnOnce(&mut Wundr, C::Reply, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-) -> Result<Call, Error> {
+    then: impl FnOnce(&mut Wundr, C::Reply, &mut Turn<'_>) -> Answered + 'static,
+) -> Answered {
     ask_either(question, |wundr, reply, turn| then(wundr, reply?, turn))
 }
 
 /// The same, where `then` is told of a refusal, too.
 fn ask_either<C: Ask + 'static>(
     question: C,
-    then: impl FnOnce(&mut Wundr, Result<C::Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-) -> Result<Call, Error> {
+    then: impl FnOnce(&mut Wundr, Result<C::Reply, Error>, &mut Turn<'_>) -> Answered + 'static,
+) -> Answered {
     Call::ask(question.into(), |wundr, reply, turn| then(wundr, C::answer(reply), turn))
 }
 

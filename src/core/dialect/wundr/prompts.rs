@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 
 use super::sessions::{SESSION, target};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
-use super::{Call, Request, Turn, Wundr, ask, files};
+use super::{Answered, Request, Turn, Wundr, ask, files};
 use crate::conversation::command::{Abort, Submit};
 use crate::conversation::reply::{Aborted, Accepted};
 use crate::dialect::json::put;
-use crate::error::Error;
 use crate::ids::RunId;
 use crate::prompt::run_options::{PROMPT_COST, RunOptions};
 
@@ -77,11 +76,7 @@ struct Asked {
 }
 
 /// `prompt.submit`: answered at once, when the prompt is kept.
-pub(super) fn submit(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn submit(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Asked = request.read()?;
     if asked.prompt.trim().is_empty() {
         return Err(request.invalid("prompt: must not be blank"));
@@ -107,11 +102,11 @@ pub(super) fn submit(
     let is_whole = !asked.stream;
     if is_whole {
         // Its events may come before the answer.
-        dialect.following.tell_whole(submit.run.clone());
+        wundr.following.tell_whole(submit.run.clone());
     }
-    ask(submit, move |dialect, Accepted { session, run, seq, repeated, .. }, _| {
+    ask(submit, move |wundr, Accepted { session, run, seq, repeated, .. }, _| {
         if is_whole {
-            dialect.following.tell_whole(run.clone());
+            wundr.following.tell_whole(run.clone());
         }
         json!({
             "promptId": run.as_str(),
@@ -144,7 +139,7 @@ struct Cancel {
 }
 
 /// `prompt.cancel`: one that is over stays as it is.
-pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Cancel { session_id, prompt_id } = request.read()?;
     let abort = Abort { target: target(&session_id), run: prompt_id.map(RunId::from) };
     ask(abort, move |_, Aborted { run }, _| {

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use super::follow::Stood;
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
-use super::{Call, Request, Turn, Wundr, ask};
+use super::{Answered, Call, Request, Turn, Wundr, ask};
 use crate::access::Owner;
 use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionFilter};
 use crate::conversation::reply::{SessionRow, SessionState, Stopped};
@@ -292,7 +292,7 @@ fn answer_with(
     subscribe: bool,
     after: Option<Seq>,
     turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+) -> Answered {
     if !subscribe {
         return Ok(Call::Answer(info));
     }
@@ -336,16 +336,12 @@ fn notes(has_metadata: bool, has_profile: bool) -> Value {
 }
 
 /// `session.create`: answered at once; nothing runs in it before it is prompted.
-pub(super) fn create(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn create(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Create { orchestrator_id, session_type, task, memory_profile, subscribe } = request.read()?;
     if subscribe {
-        dialect.check_room()?;
+        wundr.check_room()?;
     }
-    let agent = dialect.agent_named(&orchestrator_id);
+    let agent = wundr.agent_named(&orchestrator_id);
     let notes = notes(task.metadata.is_some(), memory_profile.is_some());
     let uuid = turn.run_id();
     let session = SessionKey::new(&agent, SessionKey::UUID_CHANNEL, uuid.as_str(), SessionKey::DEFAULT_PEER)?;
@@ -362,11 +358,11 @@ pub(super) fn create(
         patch.display.insert(MEMORY_PROFILE.to_owned(), profile);
     }
     let create = CreateSession { target: Target::Session(session), patch };
-    super::ask_on(create, move |dialect: &mut Wundr, row, turn| {
-        let mut info = info(&row, &dialect.owner);
+    super::ask_on(create, move |wundr: &mut Wundr, row, turn| {
+        let mut info = info(&row, &wundr.owner);
         info["notes"] = notes;
         // From its beginning on, so that it is told of it as well.
-        answer_with(dialect, (&row, info), subscribe, Some(Seq(0)), turn)
+        answer_with(wundr, (&row, info), subscribe, Some(Seq(0)), turn)
     })
 }
 
@@ -379,7 +375,7 @@ struct Resume {
 }
 
 /// `session.resume`: tells what was missed, and from there on.
-pub(super) fn resume(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn resume(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Resume { session_id, subscribe, last_seq } = request.read()?;
     if last_seq.is_some() && !subscribe {
         return Err(request.invalid("lastSeq: needs `subscribe`, which is what is told of the session"));
@@ -397,20 +393,20 @@ pub(super) fn activity(state: SessionState) -> Option<&'static str> {
 /// Asks for a session that the caller may see.
 pub(super) fn describe(
     session_id: String,
-    then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-) -> Result<Call, Error> {
+    then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Answered + 'static,
+) -> Answered {
     super::ask_on(DescribeSession { target: target(&session_id) }, move |dialect, row, turn| {
         then(dialect, &*row.ok_or_else(|| no_such(&session_id))?, turn)
     })
 }
 
 /// `session.status`
-pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     describe(request.text("sessionId"), |dialect, row, _| Ok(Call::Answer(info(row, &dialect.owner))))
 }
 
 /// `session.stop`: ends what runs in it, and it takes no more prompts.
-pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (session_id, reason) = (request.text("sessionId"), request.text("reason"));
     let close = Close { target: target(&session_id), reason };
     ask(close, move |_, Stopped { runs, .. }, _| {
@@ -427,7 +423,7 @@ struct List {
 }
 
 /// `session.list`
-pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let List { status, limit, offset } = request.read()?;
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let answer = move |sessions: Vec<Value>, total: u64| json!({ "sessions": sessions, "total": total, "limit": limit, "offset": offset });

@@ -5,14 +5,13 @@ use serde_json::{Value, json};
 
 use super::agents::{self, Asked, Config};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr};
+use super::{Answered, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::agents::team::{
     Coordination, Create, Dissolve, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, Sent, Status,
     TeamNews, TeamStatus,
 };
 use crate::dialect::json::put;
-use crate::error::Error;
 use crate::ids::TeamId;
 use crate::request::ask::Ask;
 use crate::time::Timestamp;
@@ -168,7 +167,7 @@ struct Messaging {
 }
 
 /// Asks, and answers with the team.
-fn ask(question: impl Ask<Reply = TeamStatus> + 'static) -> Result<Call, Error> {
+fn ask(question: impl Ask<Reply = TeamStatus> + 'static) -> Answered {
     super::ask(question, |wundr, team, turn| status(&team, &wundr.owner, turn.now()))
 }
 
@@ -178,7 +177,7 @@ fn named(request: &Request<'_>) -> TeamId {
 }
 
 /// `team.create`
-pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Creating { name, description, agents, coordination_strategy, rounds, task } = request.read()?;
     let strategy = Coordination::from_name(&coordination_strategy, rounds)
         .map_err(|error| request.invalid(&format!("coordinationStrategy: {}", error.message)))?;
@@ -192,12 +191,12 @@ pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>)
 }
 
 /// `team.status`
-pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     ask(Status { team: named(request) })
 }
 
 /// `team.message`
-pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Messaging { team_id, from, to, content, metadata } = request.read()?;
     let message = Message { team: TeamId::from(team_id), from, to, content, metadata };
     super::ask(message, |_, Sent { team, message, to }, _| {
@@ -207,7 +206,7 @@ pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
 }
 
 /// `team.dissolve`
-pub(super) fn dissolve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn dissolve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let reason = request.params["reason"].as_str().map(str::to_owned);
     ask(Dissolve { team: named(request), reason })
 }

@@ -21,14 +21,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
-use super::{Call, Calling, Request, Wundr};
+use super::{Answered, Call, Calling, Request, Wundr};
 use crate::conversation::approval::{
     ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such,
 };
 use crate::conversation::event::{Event, Logged};
 use crate::dialect::Turn;
 use crate::dialect::calls::misfit;
-use crate::error::Error;
 use crate::ids::{ApprovalId, RunId};
 use crate::request::command::Command;
 use crate::request::reply::Reply;
@@ -187,7 +186,7 @@ struct Approve {
 }
 
 /// `tool.approve`
-pub(super) fn approve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn approve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Approve { session_id, request_id, modified_input } = request.read()?;
     let verdict = Verdict::Approve { input: modified_input };
     verdict.check().map_err(|error| request.invalid(&error.message))?;
@@ -203,7 +202,7 @@ struct Deny {
 }
 
 /// `tool.deny`
-pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Deny { session_id, request_id, reason } = request.read()?;
     let verdict = Verdict::Deny { reason: reason.filter(|reason| !reason.is_empty()) };
     verdict.check().map_err(|error| request.invalid(&error.message))?;
@@ -211,7 +210,7 @@ pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
 }
 
 /// Decides about a call, if it is one of this session.
-fn decide(session_id: String, id: ApprovalId, verdict: Verdict) -> Result<Call, Error> {
+fn decide(session_id: String, id: ApprovalId, verdict: Verdict) -> Answered {
     let find = Command::Approval(ApprovalCommand::Get(id.clone()));
     Call::ask(find, move |_, reply, _| {
         let session = match reply? {
