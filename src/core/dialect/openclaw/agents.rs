@@ -121,13 +121,9 @@ fn place(
     values: Vec<(String, Value)>,
     payload: impl FnOnce(&Value) -> Result<Value, Error> + 'static,
 ) -> Result<Call, Error> {
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge: true })),
-        move |_, reply, _| match reply? {
-            Reply::Config(ConfigReply::Config(now)) => payload(&now.effective["agents"]).map(Call::Answer),
-            _ => Err(misfit()),
-        },
-    )
+    ask_on(ConfigRequest::Place { values, merge: true }, |_, now, _| {
+        payload(&now.effective["agents"]).map(Call::Answer)
+    })
 }
 
 /// `agents.create`: an agent with a soul of its own, and the default agent's model unless one is named.
@@ -159,23 +155,12 @@ pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         answer["model"] = format!("{provider}/{model}").into();
     }
     let values = vec![(format!("agents.{id}"), Value::Object(section))];
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge: true })),
-        move |_, reply, _| {
-            reply?;
-            let agent = AgentId::new(id);
-            Call::ask(
-                Command::Config(ConfigCommand::Soul(SoulRequest { agent, text: None })),
-                move |_, reply, _| match reply? {
-                    Reply::Config(ConfigReply::Soul(soul)) => {
-                        answer["workspace"] = folder(&soul.path).into();
-                        Ok(Call::Answer(answer))
-                    }
-                    _ => Err(misfit()),
-                },
-            )
-        },
-    )
+    ask_on(ConfigRequest::Place { values, merge: true }, |_, _, _| {
+        ask(SoulRequest { agent: AgentId::new(id), text: None }, |_, soul, _| {
+            answer["workspace"] = folder(&soul.path).into();
+            answer
+        })
+    })
 }
 
 /// `agents.update`: its model (null = as the default agent's) and where its soul is.
@@ -254,13 +239,8 @@ fn entry(soul: &SoulFile, with_text: bool) -> Value {
 
 /// Looks at an agent's soul or changes it; `answer` is told its id, the folder, and the file.
 fn soul(agent: AgentId, text: Option<String>, answer: fn(Value, &SoulFile) -> Value) -> Result<Call, Error> {
-    let command = Command::Config(ConfigCommand::Soul(SoulRequest { agent: agent.clone(), text }));
-    Call::ask(command, move |_, reply, _| match reply? {
-        Reply::Config(ConfigReply::Soul(soul)) => {
-            let common = json!({ "agentId": agent.as_str(), "workspace": folder(&soul.path) });
-            Ok(Call::Answer(answer(common, &soul)))
-        }
-        _ => Err(misfit()),
+    ask(SoulRequest { agent: agent.clone(), text }, move |_, soul, _| {
+        answer(json!({ "agentId": agent.as_str(), "workspace": folder(&soul.path) }), &soul)
     })
 }
 

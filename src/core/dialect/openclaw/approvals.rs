@@ -44,9 +44,8 @@ fn ask(
     command: ApprovalCommand,
     then: impl FnOnce(ApprovalReply) -> Option<Value> + 'static,
 ) -> Result<Call, Error> {
-    Call::ask(Command::Approval(command), |_, reply, _| match reply.map_err(in_their_words)? {
-        Reply::Approval(reply) => then(*reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
+    ask_either(command, |_, reply, _| {
+        then(reply.map_err(in_their_words)?).map(Call::Answer).ok_or_else(misfit)
     })
 }
 

@@ -131,8 +131,8 @@ fn attachment(request: &Request<'_>, file: &Attached<'_>) -> Result<Attachment, 
 
 impl Prompt {
     /// The command, for the run `run`.
-    fn submit(self, run: RunId) -> Command {
-        Command::Session(SessionCommand::Submit(Submit {
+    fn submit(self, run: RunId) -> Submit {
+        Submit {
             target: target(&self.session),
             run,
             content: self.content,
@@ -142,7 +142,7 @@ impl Prompt {
             local_files: Vec::new(),
             run_options: self.run_options,
             follow: true,
-        }))
+        }
     }
 }
 
@@ -162,13 +162,7 @@ pub(super) fn send(
     };
     dialect.follow(&prompt.session, &prompt.key, None, turn);
     if STOP_WORDS.iter().any(|word| prompt.content.trim().eq_ignore_ascii_case(word)) {
-        return Call::ask(
-            Command::Session(SessionCommand::Stop(Stop {
-                target: target(&prompt.session),
-                cause: Cause::Stopped,
-            })),
-            stopped,
-        );
+        return stop(&prompt.session, Cause::Stopped);
     }
     dialect.knows_nothing(&prompt.session);
     let run = turn.run_id();
@@ -176,8 +170,8 @@ pub(super) fn send(
     if let Some(command) = slash::parse(&prompt.content) {
         return slash::answer(command, slash::Asked { session: prompt.session, key, run: name });
     }
-    Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
-        Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
+    ask_either(prompt.submit(run), move |dialect, reply, turn| match reply {
+        Ok(accepted) => {
             dialect.expect(&accepted, &name, &key, after_answer(dialect.protocol, turn.now()));
             let status = match accepted.repeated {
                 false => "started",
@@ -186,7 +180,6 @@ pub(super) fn send(
             };
             Ok(Call::Answer(json!({ "runId": name, "status": status })))
         }
-        Ok(_) => Err(misfit()),
         Err(error) => {
             // Moltz shows nothing of a refusal that is only an answer.
             dialect.emit("chat", &stream::failed(&name, &key, &error), turn);
@@ -245,15 +238,19 @@ pub(super) fn after_answer(protocol: Protocol, now: Timestamp) -> Timestamp {
     now.after(if protocol == Protocol::Three { older } else { newer })
 }
 
-/// The answer to whoever stopped a session.
-fn stopped(dialect: &mut OpenClaw, reply: Result<Reply, Error>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let runs = match reply {
-        Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) => dialect.names(&runs),
-        Ok(Reply::Session(SessionReply::Aborted(Aborted { run }))) => dialect.names(run.as_slice()),
-        Ok(_) => return Err(misfit()),
+/// Ends all that runs in a session.
+fn stop(session: &SessionKey, cause: Cause) -> Result<Call, Error> {
+    ask_either(Stop { target: target(session), cause }, |dialect, reply, _| {
+        stopped(reply.map(|Stopped { runs, .. }| dialect.names(&runs)))
+    })
+}
+
+/// The answer to whoever ended these runs.
+fn stopped(runs: Result<Vec<String>, Error>) -> Result<Call, Error> {
+    let runs = match runs {
         // Nothing was ever said in it.
         Err(error) if error.code == ErrorCode::NotFound => Vec::new(),
-        Err(error) => return Err(error),
+        runs => runs?,
     };
     Ok(Call::Answer(json!({ "ok": true, "aborted": !runs.is_empty(), "runIds": runs })))
 }
@@ -275,25 +272,16 @@ pub(super) fn abort(
         return Ok(Call::Elsewhere);
     };
     let Some(run) = asked.run_id else {
-        return Call::ask(
-            Command::Session(SessionCommand::Stop(Stop { target: target(&session), cause: Cause::Asked })),
-            stopped,
-        );
+        return stop(&session, Cause::Asked);
     };
     let told = dialect.runs.values().find(|told| told.run() == run).and_then(Told::key);
     if told.and_then(|key| dialect.session_known(key)).is_some_and(|told_in| told_in != session) {
         return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
     }
-    let abort = Command::Session(SessionCommand::Abort(crate::conversation::command::Abort {
-        target: target(&session),
-        run: Some(run.as_str().into()),
-    }));
-    Call::ask(abort, move |dialect, reply, turn| match reply {
-        // Under the name the client has for it.
-        Ok(Reply::Session(SessionReply::Aborted(Aborted { run: Some(_) }))) => {
-            Ok(Call::Answer(json!({ "ok": true, "aborted": true, "runIds": [run] })))
-        }
-        reply => stopped(dialect, reply, turn),
+    let abort = command::Abort { target: target(&session), run: Some(run.as_str().into()) };
+    // Told under the name the client has for it.
+    ask_either(abort, move |_, reply, _| {
+        stopped(reply.map(|aborted| aborted.run.map(|_| run).into_iter().collect()))
     })
 }
 
@@ -321,20 +309,10 @@ pub(super) fn inject(
         Some(label) => format!("[{label}]\n\n{message}"),
         None => message,
     };
-    Call::ask(
-        Command::Session(SessionCommand::Inject(crate::conversation::command::Inject {
-            target: target(&session),
-            content,
-            id: None,
-        })),
-        |_, reply, _| match reply? {
-            // Whoever follows the session is told it as an event.
-            Reply::Session(SessionReply::Injected(Injected { message, .. })) => {
-                Ok(Call::Answer(json!({ "ok": true, "messageId": message })))
-            }
-            _ => Err(misfit()),
-        },
-    )
+    // Whoever follows the session is told it as an event.
+    ask(command::Inject { target: target(&session), content, id: None }, |_, Injected { message, .. }, _| {
+        json!({ "ok": true, "messageId": message })
+    })
 }
 
 /// `agent`: answered twice, when the prompt is accepted and when its run has ended.
@@ -364,22 +342,19 @@ pub(super) fn agent(
     let of_conversation = asked.session_id.filter(|id| asked.session_key.is_none() && !id.trim().is_empty());
     let Some(conversation) = of_conversation else { return prompt_agent(dialect, id, prompt, turn) };
     let agent = asked.agent_id.unwrap_or_else(|| dialect.default_agent().to_owned());
-    let described = Command::Session(SessionCommand::DescribeSession(DescribeSession {
-        target: Target::Conversation(conversation.clone()),
-    }));
-    Call::ask(described, move |dialect, reply, turn| {
+    let described = DescribeSession { target: Target::Conversation(conversation.clone()) };
+    ask_either(described, move |dialect, reply, turn| {
         match reply {
-            Ok(Reply::Session(SessionReply::Session(Some(row)))) => {
+            Ok(Some(row)) => {
                 prompt.key = keys::write(&row.session, &dialect.owner);
                 prompt.session = row.session;
             }
-            Ok(Reply::Session(SessionReply::Session(None))) => return Err(misfit()),
+            Ok(None) => return Err(misfit()),
             // It begins under this id.
             Err(error) if error.code == ErrorCode::NotFound => {
                 prompt.key = format!("agent:{agent}:{}", conversation.trim());
                 prompt.session = keys::own(&agent, conversation.trim(), &dialect.owner)?;
             }
-            Ok(_) => return Err(misfit()),
             Err(error) => return Err(error),
         }
         prompt_agent(dialect, id, prompt, turn)
@@ -398,21 +373,16 @@ fn prompt_agent(
     let run = turn.run_id();
     let key = prompt.key.clone();
     let name = prompt.name.clone().unwrap_or_else(|| run.to_string());
-    Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply? {
-        Reply::Session(SessionReply::Accepted(accepted)) => {
-            if accepted.is_over {
-                // It is read again, for its end alone.
-                dialect.await_end(&accepted, &name).asked.push(id);
-                return Ok(Call::Elsewhere);
-            }
+    ask_on(prompt.submit(run), move |dialect, accepted, turn| {
+        // Of one that is over, only the end is read again.
+        if !accepted.is_over {
             dialect.expect(&accepted, &name, &key, turn.now());
             let accepted_at = turn.now().as_millis();
             let payload = json!({ "runId": name, "status": "accepted", "acceptedAt": accepted_at });
             turn.send(wire::answer(&id, &payload));
-            dialect.await_end(&accepted, &name).asked.push(id);
-            Ok(Call::Elsewhere)
         }
-        _ => Err(misfit()),
+        dialect.await_end(&accepted, &name).asked.push(id);
+        Ok(Call::Elsewhere)
     })
 }
 

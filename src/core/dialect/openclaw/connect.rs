@@ -259,18 +259,9 @@ impl OpenClaw {
                 self.owner = admitted.principal.owner.clone();
                 self.greeting.admitted = Some(admitted);
                 self.phase = Phase::Greeting;
-                self.ask_aside(
-                    Command::Daemon(DaemonCommand::GetOverview(GetOverview)),
-                    turn,
-                    |dialect, reply, turn| {
-                        let overview = match reply {
-                            Ok(Reply::Daemon(DaemonReply::Overview(overview))) => overview,
-                            _ => Overview::default().into(),
-                        };
-                        dialect.greet(&overview, turn);
-                        Ok(Call::Elsewhere)
-                    },
-                );
+                self.aside(GetOverview, turn, |dialect, overview, turn| {
+                    dialect.greet(&overview.unwrap_or_default(), turn);
+                });
             }
             Err(error) => {
                 let id = std::mem::take(&mut self.greeting.id);

@@ -367,18 +367,21 @@ fn ask(
         | JobCommand::Start { job } => Some(job.clone()),
         _ => None,
     };
-    Call::ask(Command::Job(Box::new(command)), move |dialect, reply, _| {
+    ask_either(command, move |dialect, reply, _| {
         let reply = reply.map_err(|error| match named {
-            Some(job) if error.code == ErrorCode::NotFound => {
-                Error { message: format!("unknown cron job id: {}", clip(&job)), ..error }
-            }
-            _ => error,
+            Some(job) => in_their_words(error, &job),
+            None => error,
         });
-        match reply? {
-            Reply::Job(reply) => then(dialect, *reply).map(Call::Answer).ok_or_else(misfit),
-            _ => Err(misfit()),
-        }
+        then(dialect, reply?).map(Call::Answer).ok_or_else(misfit)
     })
+}
+
+/// That there is no such job, as clients know it.
+fn in_their_words(error: Error, job: &str) -> Error {
+    match error.code {
+        ErrorCode::NotFound => Error { message: format!("unknown cron job id: {}", clip(job)), ..error },
+        _ => error,
+    }
 }
 
 fn ask_for_job(command: JobCommand) -> Result<Call, Error> {
@@ -544,14 +547,10 @@ pub(super) fn update(
     }
     let Some(named) = named_session(&patch, dialect, request, turn)? else { return Ok(Call::Elsewhere) };
     let method = request.method.name;
-    let get = Command::Job(Box::new(JobCommand::Get { job: job.clone() }));
-    Call::ask(get, move |dialect, reply, _| {
-        let reply = reply.map_err(|error| match error.code {
-            ErrorCode::NotFound => Error { message: format!("unknown cron job id: {}", clip(&job)), ..error },
-            _ => error,
-        });
-        let Reply::Job(reply) = reply? else { return Err(misfit()) };
-        let JobReply::Job(view) = *reply else { return Err(misfit()) };
+    ask_either(JobCommand::Get { job: job.clone() }, move |dialect, reply, _| {
+        let JobReply::Job(view) = reply.map_err(|error| in_their_words(error, &job))? else {
+            return Err(misfit());
+        };
         let Errand { order, note } = patch.errand(Some(&view.job), named, dialect, method)?;
         let patch = JobPatch { order: Some(order), note: Some(note.write()), ..simple };
         ask_for_job(JobCommand::Update { job, patch: Box::new(patch) })

@@ -59,19 +59,14 @@ fn ask(
     command: DeviceCommand,
     then: impl FnOnce(&OpenClaw, DeviceReply) -> Option<Value> + 'static,
 ) -> Result<Call, Error> {
-    Call::ask(Command::Device(command), |dialect, reply, _| match reply? {
-        Reply::Device(reply) => then(dialect, *reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
-    })
+    ask_one_of(command, |dialect, reply| then(dialect, reply))
 }
 
 /// `device.pair.list`
 pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Device(DeviceCommand::List), |_, reply, _| {
-        let Reply::Device(reply) = reply? else { return Err(misfit()) };
-        let DeviceReply::List(list) = *reply else { return Err(misfit()) };
-        Call::ask(Command::Daemon(DaemonCommand::GetOverview(GetOverview)), move |dialect, reply, _| {
-            let Reply::Daemon(DaemonReply::Overview(overview)) = reply? else { return Err(misfit()) };
+    ask_on(DeviceCommand::List, |_, reply, _| {
+        let DeviceReply::List(list) = reply else { return Err(misfit()) };
+        super::calls::ask(GetOverview, move |dialect: &mut OpenClaw, overview, _| {
             let is_connected = |device: &Device| {
                 let present = overview.presence.present.iter();
                 // Programs that come for one question are not among who is present: this may be one.
@@ -85,10 +80,10 @@ pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Resul
                 object["connected"] = is_connected(paired).into();
                 object
             });
-            Ok(Call::Answer(json!({
+            json!({
                 "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
                 "paired": paired.collect::<Vec<_>>(),
-            })))
+            })
         })
     })
 }

@@ -84,9 +84,7 @@ pub(super) struct Held {
 impl OpenClaw {
     /// Follows all sessions, until one is named.
     pub(super) fn watch_all(&mut self, turn: &mut Turn<'_>) {
-        let ticket = self
-            .ask_aside(Command::Session(SessionCommand::Watch(Watch)), turn, |_, _, _| Ok(Call::Elsewhere));
-        self.watch = Some(ticket);
+        self.watch = Some(self.aside(Watch, turn, |_, _, _| {}));
         self.look = Some(turn.now().after(LOOK_AROUND));
     }
 
@@ -101,17 +99,9 @@ impl OpenClaw {
         }
         for state in [SessionState::Running, SessionState::Paused] {
             let filter = SessionFilter { limit: LOOK_MAX, state: Some(state), ..SessionFilter::default() };
-            self.ask_aside(
-                Command::Session(SessionCommand::ListSessions(filter)),
-                turn,
-                |dialect, reply, turn| {
-                    let rows = match reply {
-                        Ok(Reply::Session(SessionReply::SessionList(list))) if dialect.watch.is_some() => {
-                            list.rows
-                        }
-                        _ => Vec::new(),
-                    };
-                    for row in &rows {
+            self.aside(filter, turn, |dialect, list, turn| {
+                    let rows = list.map(|list| list.rows).unwrap_or_default();
+                    for row in rows.iter().filter(|_| dialect.watch.is_some()) {
                         // What waits begins in front of everybody.
                         let under_way = row.last_run.as_ref().filter(|last| last.ended.is_none());
                         let is_told =
@@ -120,9 +110,7 @@ impl OpenClaw {
                             dialect.join(&last.run.clone(), keys::write(&row.session, &dialect.owner), turn);
                         }
                     }
-                    Ok(Call::Elsewhere)
-                },
-            );
+            });
         }
     }
 
@@ -133,13 +121,10 @@ impl OpenClaw {
         }
         self.joining.insert(run.clone(), key);
         let run = run.clone();
-        self.ask_aside(
-            Command::Session(SessionCommand::FollowRun(FollowRun { run: run.clone() })),
-            turn,
-            move |dialect, reply, turn| {
+        self.aside(FollowRun { run: run.clone() }, turn, move |dialect, reply, turn| {
                 let key = dialect.joining.remove(&run);
                 match (reply, key) {
-                    (Ok(Reply::Session(SessionReply::Accepted(Accepted { run, .. }))), Some(key)) => {
+                    (Ok(Accepted { run, .. }), Some(key)) => {
                         let (protocol, feed) = (dialect.protocol, dialect.calls.replying());
                         if !dialect.ended.contains(&run) {
                             let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
@@ -206,9 +191,7 @@ impl OpenClaw {
         self.named += 1;
         let named = self.named;
         if let Some(watch) = self.watch.take() {
-            self.ask_aside(Command::Session(SessionCommand::Unwatch(Unwatch { watch })), turn, |_, _, _| {
-                Ok(Call::Elsewhere)
-            });
+            self.aside(Unwatch { watch }, turn, |_, _, _| {});
             self.join_all(watch, turn);
         }
         let (mut wants_messages, mut before) = (false, None);
@@ -234,16 +217,13 @@ impl OpenClaw {
             self.join_all(feed, turn);
         }
         let after = known.as_ref().map(|known| known.after);
-        let attach = Command::Session(SessionCommand::Attach(Attach { target: target(session), after }));
+        let attach = Attach { target: target(session), after };
         let (of, is_from_now) = (session.clone(), after.is_none());
-        let ticket = self.ask_aside(attach, turn, move |dialect, reply, turn| {
+        let ticket = self.aside(attach, turn, move |dialect, reply, turn| {
             let ticket = dialect.calls.replying();
             let followed = dialect.followed.get_mut(&of).filter(|followed| followed.ticket == ticket);
             match (reply, followed) {
-                (
-                    Ok(Reply::Session(SessionReply::Attached(Attached { after, under_way, queued, .. }))),
-                    Some(followed),
-                ) => {
+                (Ok(Attached { after, under_way, queued, .. }), Some(followed)) => {
                     followed.from = after;
                     let (key, is_known) = (followed.key.clone(), !followed.knows_nothing);
                     dialect.resume((under_way.as_deref(), &queued), (&key, is_known), ticket);
@@ -317,8 +297,7 @@ impl OpenClaw {
     /// Lets a session go; gives the attachment there was.
     fn unfollow(&mut self, session: &SessionKey, turn: &mut Turn<'_>) -> Option<Ticket> {
         let Followed { ticket: follow, .. } = self.followed.remove(session)?;
-        let detach = Command::Session(SessionCommand::Detach(Detach { target: target(session), follow }));
-        self.ask_aside(detach, turn, |_, _, _| Ok(Call::Elsewhere));
+        self.aside(Detach { target: target(session), follow }, turn, |_, _, _| {});
         Some(follow)
     }
 

@@ -74,18 +74,16 @@ fn transcript(
     let key = asked.session_key.unwrap_or_else(|| keys::MAIN.into());
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(Call::Elsewhere) };
     let after = asked.after_seq.map(Seq);
-    let command = Command::Session(SessionCommand::ReadTranscript(ReadTranscript {
+    let read = ReadTranscript {
         target: target(&session),
         limit: usize::try_from(limit).unwrap_or(usize::MAX),
         bytes_max,
         at: after,
-    }));
-    Call::ask(command, move |dialect, reply, turn| {
+    };
+    ask_either(read, move |dialect, reply, turn| {
         let transcript = match reply {
-            Ok(Reply::Session(SessionReply::Transcript(transcript))) => transcript,
-            Ok(_) => return Err(misfit()),
             Err(error) if error.code == ErrorCode::NotFound => Box::default(),
-            Err(error) => return Err(error),
+            transcript => transcript?,
         };
         let answer = payload(dialect, &transcript, &key);
         // A number that is not there yet is of a log that was put back to an older copy.

@@ -11,13 +11,12 @@ use crate::tools::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummar
 
 /// `skills.status`: the tools that are loaded. They are there or they are not, so each is eligible.
 pub(super) fn skills(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), |_, reply, _| match reply? {
-        Reply::Plugin(PluginReply::Plugins(plugins)) => Ok(Call::Answer(json!({
+    ask(ListPlugins, |_, plugins, _| {
+        json!({
             "workspaceDir": "",
             "managedSkillsDir": "",
             "skills": plugins.iter().map(skill).collect::<Vec<_>>(),
-        }))),
-        _ => Err(misfit()),
+        })
     })
 }
 

@@ -25,20 +25,19 @@ pub(super) fn tail(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
     }
     let Tail { cursor, limit, max_bytes } = request.read()?;
     let bound = |asked: Option<usize>, (usual, most): (usize, usize)| asked.unwrap_or(usual).clamp(1, most);
-    let command = Command::Daemon(DaemonCommand::ReadLog(ReadLog {
+    let read = ReadLog {
         cursor,
         lines_max: bound(limit, LINES),
         bytes_max: bound(max_bytes, BYTES),
-    }));
-    Call::ask(command, |_, reply, _| match reply? {
-        Reply::Daemon(DaemonReply::LogTail(tail)) => Ok(Call::Answer(json!({
+    };
+    ask(read, |_, tail, _| {
+        json!({
             "file": "stderr",
             "cursor": tail.cursor,
             "size": tail.end,
             "lines": tail.lines.iter().map(|line| &**line).collect::<Vec<_>>(),
             "truncated": tail.truncated,
             "reset": tail.reset,
-        }))),
-        _ => Err(misfit()),
+        })
     })
 }

@@ -20,12 +20,8 @@ const SESSIONS_MAX: usize = 1000;
 
 /// `system.info`
 pub(super) fn info(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::GetMachine(GetMachine)), |dialect, reply, turn| match reply? {
-        Reply::Daemon(DaemonReply::Machine(machine)) => {
-            let up = turn.now().millis_since(dialect.setup.started);
-            Ok(Call::Answer(told(&machine, up, &dialect.setup.version)))
-        }
-        _ => Err(misfit()),
+    ask(GetMachine, |dialect: &mut OpenClaw, machine, turn| {
+        told(&machine, turn.now().millis_since(dialect.setup.started), &dialect.setup.version)
     })
 }
 
@@ -50,18 +46,14 @@ fn told(machine: &Machine, up_ms: u64, version: &str) -> Value {
 
 /// `environments.list`: the daemon's machine, and the nodes that are connected.
 pub(super) fn environments(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::GetMachine(GetMachine)), |_, reply, _| {
-        let Reply::Daemon(DaemonReply::Machine(machine)) = reply? else { return Err(misfit()) };
-        Call::ask(Command::Node(NodeCommand::ListNodes(ListNodes)), move |_, reply, _| match reply? {
-            Reply::Node(NodeReply::Nodes(nodes)) => {
-                let own = json!({
-                    "id": GATEWAY, "type": "local", "label": machine.host, "status": "available",
-                    "platform": machine.platform, "sessionHost": true,
-                });
-                let all: Vec<_> = std::iter::once(own).chain(nodes.iter().map(environment)).collect();
-                Ok(Call::Answer(json!({ "environments": all })))
-            }
-            _ => Err(misfit()),
+    ask_on(GetMachine, |_, machine, _| {
+        ask(ListNodes, move |_, nodes, _| {
+            let own = json!({
+                "id": GATEWAY, "type": "local", "label": machine.host, "status": "available",
+                "platform": machine.platform, "sessionHost": true,
+            });
+            let all: Vec<_> = std::iter::once(own).chain(nodes.iter().map(environment)).collect();
+            json!({ "environments": all })
         })
     })
 }
@@ -86,20 +78,13 @@ fn environment(node: &NodeRow) -> Value {
 
 /// `diagnostics.lanes`: the lanes that clients named, and the sessions, each of which is one of its own.
 pub(super) fn lanes(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::ListLanes(ListLanes)), |_, reply, _| {
-        let Reply::Daemon(DaemonReply::Lanes(lanes)) = reply? else { return Err(misfit()) };
+    ask_on(ListLanes, |_, lanes, _| {
         let running = SessionFilter {
             limit: SESSIONS_MAX,
             state: Some(SessionState::Running),
             ..SessionFilter::default()
         };
-        Call::ask(Command::Session(SessionCommand::ListSessions(running)), move |_, reply, turn| match reply?
-        {
-            Reply::Session(SessionReply::SessionList(sessions)) => {
-                Ok(Call::Answer(occupancy(&lanes, &sessions, turn.now().as_millis())))
-            }
-            _ => Err(misfit()),
-        })
+        ask(running, move |_, sessions, turn| occupancy(&lanes, &sessions, turn.now().as_millis()))
     })
 }
 

@@ -422,14 +422,10 @@ impl OpenClaw {
             return Ok(None);
         }
         let key = key.to_owned();
-        self.ask_aside(
-            Command::Session(SessionCommand::Exists(Exists { session: first.clone() })),
-            turn,
-            move |dialect, reply, turn| {
+        self.aside(Exists { session: first.clone() }, turn, move |dialect, reply, turn| {
                 let waiting = dialect.locating.remove(&key).unwrap_or_default();
                 match reply {
-                    Ok(reply) => {
-                        let is_there = reply == Reply::Session(SessionReply::Exists(true));
+                    Ok(is_there) => {
                         if dialect.located.len() >= LOCATED_MAX {
                             dialect.located.clear();
                         }

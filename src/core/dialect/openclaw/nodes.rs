@@ -73,10 +73,7 @@ fn row(node: &NodeRow) -> Value {
 
 /// Asks which nodes there are.
 fn nodes(answer: impl FnOnce(Vec<NodeRow>, u64) -> Result<Value, Error> + 'static) -> Result<Call, Error> {
-    Call::ask(Command::Node(NodeCommand::ListNodes(ListNodes)), move |_, reply, turn| match reply? {
-        Reply::Node(NodeReply::Nodes(nodes)) => answer(nodes, turn.now().as_millis()).map(Call::Answer),
-        _ => Err(misfit()),
-    })
+    ask_on(ListNodes, |_, nodes, turn| answer(nodes, turn.now().as_millis()).map(Call::Answer))
 }
 
 /// `node.list`: those that are connected.
@@ -129,24 +126,21 @@ pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
         timeout: invoke.timeout_ms.map_or(INVOKE_TIMEOUT, Duration::from_millis),
         idempotency_key: invoke.idempotency_key.filter(|key| !key.is_empty()),
     };
-    Call::ask(Command::Node(NodeCommand::Invoke(Box::new(invoke))), |_, reply, _| match reply? {
-        Reply::Node(NodeReply::Invoked(invoked)) => match invoked.outcome {
-            Ok(payload) => {
-                let value = payload.as_deref().map(serde_json::from_str::<Value>);
-                Ok(Call::Answer(json!({
-                    "ok": true,
-                    "nodeId": &*invoked.node,
-                    "command": invoked.command,
-                    // What is no JSON can't be shown but as the text it is.
-                    "payload": value.and_then(Result::ok),
-                    "payloadJSON": payload,
-                })))
-            }
-            Err(NodeFailure { code, message }) => {
-                Err(ErrorCode::Unavailable.error(format!("node invoke failed: {code}: {message}")))
-            }
-        },
-        _ => Err(misfit()),
+    ask_on(Box::new(invoke), |_, invoked, _| match invoked.outcome {
+        Ok(payload) => {
+            let value = payload.as_deref().map(serde_json::from_str::<Value>);
+            Ok(Call::Answer(json!({
+                "ok": true,
+                "nodeId": &*invoked.node,
+                "command": invoked.command,
+                // What is no JSON can't be shown but as the text it is.
+                "payload": value.and_then(Result::ok),
+                "payloadJSON": payload,
+            })))
+        }
+        Err(NodeFailure { code, message }) => {
+            Err(ErrorCode::Unavailable.error(format!("node invoke failed: {code}: {message}")))
+        }
     })
 }
 
@@ -183,8 +177,7 @@ pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
             message: message.unwrap_or_else(|| "the node does not say why".into()),
         })
     };
-    let command = Command::Node(NodeCommand::Result(NodeResult { invocation: Arc::from(told.id), outcome }));
-    Call::ask(command, |_, reply, _| reply.map(|_| Call::Answer(json!({ "ok": true }))))
+    ask(NodeResult { invocation: Arc::from(told.id), outcome }, |_, _, _| json!({ "ok": true }))
 }
 
 #[derive(Deserialize)]

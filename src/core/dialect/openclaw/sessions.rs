@@ -225,8 +225,8 @@ fn is_main(session: &SessionKey, who: &Owner) -> bool {
     keys::write(session, who) == format!("agent:{}:{}", session.agent(), keys::MAIN)
 }
 
-/// The command that finds what a list is to have; none where there is no such thing.
-fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
+/// What finds what a list is to have; none where there is no such thing.
+fn filter(asked: &Listing, now: Timestamp) -> Option<SessionFilter> {
     // No session was made by another.
     if asked.spawned_by.is_some() {
         return None;
@@ -239,7 +239,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
     let text = |text: &Option<String>| {
         text.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
     };
-    Some(Command::Session(SessionCommand::ListSessions(SessionFilter {
+    Some(SessionFilter {
         offset: 0,
         is_open: false,
         state: None,
@@ -249,7 +249,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
         label: text(&asked.label),
         search: text(&asked.search).map(searched),
         with_texts: [asked.include_derived_titles, asked.include_last_message].contains(&Some(true)),
-    })))
+    })
 }
 
 /// What is looked for in keys, labels and titles: where it is a client's key or the beginning of one,
@@ -276,11 +276,10 @@ fn listed(
 ) -> Result<Call, Error> {
     match filter(&asked, turn.now()) {
         None => {
-            let nothing = Reply::Session(SessionReply::SessionList(Default::default()));
-            dialect.session_list(&asked, nothing, turn.now()).map(payload).map(Call::Answer)
+            Ok(Call::Answer(payload(dialect.session_list(&asked, SessionList::default(), turn.now()))))
         }
-        Some(command) => Call::ask(command, move |dialect, reply, turn| {
-            dialect.session_list(&asked, reply?, turn.now()).map(payload).map(Call::Answer)
+        Some(filter) => ask(filter, move |dialect: &mut OpenClaw, list, turn| {
+            payload(dialect.session_list(&asked, list, turn.now()))
         }),
     }
 }
@@ -382,15 +381,9 @@ pub(super) fn resolve(
             let Some(session) = dialect.session(request, Some(&key), turn)? else {
                 return Ok(Call::Elsewhere);
             };
-            return Call::ask(
-                Command::Session(SessionCommand::DescribeSession(DescribeSession {
-                    target: target(&session),
-                })),
-                move |_, reply, _| match reply? {
-                    Reply::Session(SessionReply::Session(row)) => found(row.as_deref(), &key),
-                    _ => Err(misfit()),
-                },
-            );
+            return ask_on(DescribeSession { target: target(&session) }, move |_, row, _| {
+                found(row.as_deref(), &key)
+            });
         }
         (None, Some(id), None) => (Some(id), None),
         (None, None, Some(label)) => (None, Some(label)),
@@ -410,9 +403,8 @@ pub(super) fn resolve(
         agent_id: asked.agent_id,
         ..Listing::default()
     };
-    let Some(command) = filter(&listing, turn.now()) else { return Err(misfit()) };
-    Call::ask(command, move |_, reply, _| {
-        let Reply::Session(SessionReply::SessionList(list)) = reply? else { return Err(misfit()) };
+    let Some(filter) = filter(&listing, turn.now()) else { return Err(misfit()) };
+    ask_on(filter, move |_, list, _| {
         let is_named = |row: &&SessionRow| {
             id.as_ref().is_none_or(|id| *id == row.session_id || is_short_of(id, &row.session))
         };
@@ -465,10 +457,7 @@ pub(super) fn preview(
         |number: Option<u64>, default| usize::try_from(number.unwrap_or(default)).unwrap_or(usize::MAX);
     let limit = number(asked.limit, PREVIEW_DEFAULT);
     let chars_max = number(asked.max_chars, PREVIEW_CHARS_DEFAULT);
-    Call::ask(
-        Command::Session(SessionCommand::PreviewSessions(PreviewSessions { targets, limit, chars_max })),
-        move |_, reply, turn| {
-            let Reply::Session(SessionReply::Previews(previews)) = reply? else { return Err(misfit()) };
+    ask(PreviewSessions { targets, limit, chars_max }, move |_, previews, turn| {
             let one = |(key, place): (&String, &std::ops::Range<usize>)| {
                 let found = previews.get(place.clone()).unwrap_or_default();
                 let messages = found.iter().find_map(|Preview { messages }| messages.as_ref());
@@ -488,9 +477,8 @@ pub(super) fn preview(
                 json!({ "key": key, "status": status, "items": items })
             };
             let previews: Vec<_> = keys.iter().zip(&places).map(one).collect();
-            Ok(Call::Answer(json!({ "ts": turn.now().as_millis(), "previews": previews })))
-        },
-    )
+            json!({ "ts": turn.now().as_millis(), "previews": previews })
+    })
 }
 
 /// `sessions.describe`.
@@ -500,15 +488,9 @@ pub(super) fn describe(
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let Some((session, _)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    Call::ask(
-        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&session) })),
-        |dialect, reply, _| match reply? {
-            Reply::Session(SessionReply::Session(row)) => {
-                Ok(Call::Answer(json!({ "session": row.map(|row| dialect.session_row(&row)) })))
-            }
-            _ => Err(misfit()),
-        },
-    )
+    ask(DescribeSession { target: target(&session) }, |dialect: &mut OpenClaw, row, _| {
+        json!({ "session": row.map(|row| dialect.session_row(&row)) })
+    })
 }
 
 /// `sessions.create`: a session, and its first prompt where there is one.
@@ -553,10 +535,7 @@ pub(super) fn create(
         return Err(request.invalid("at /idempotencyKey: too long"));
     }
     dialect.follow(&session, &key, None, turn);
-    Call::ask(
-        Command::Session(SessionCommand::CreateSession(CreateSession { target: target(&session), patch })),
-        move |dialect, reply, turn| {
-            let Reply::Session(SessionReply::Settled(row)) = reply? else { return Err(misfit()) };
+    ask_on(CreateSession { target: target(&session), patch }, move |dialect: &mut OpenClaw, row, turn| {
             let mut answer = dialect.settled(&key, &row);
             let Some(content) = message else { return Ok(Call::Answer(answer)) };
             let run = turn.run_id();
@@ -572,9 +551,9 @@ pub(super) fn create(
                 run_options: RunOptions::default(),
                 follow: true,
             };
-            Call::ask(Command::Session(SessionCommand::Submit(submit)), move |dialect, reply, turn| {
+            ask_either(submit, move |dialect: &mut OpenClaw, reply, turn| {
                 match reply {
-                    Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
+                    Ok(accepted) => {
                         dialect.expect(
                             &accepted,
                             &name_told,
@@ -591,7 +570,6 @@ pub(super) fn create(
                         }
                         .into();
                     }
-                    Ok(_) => return Err(misfit()),
                     // The session is there all the same.
                     Err(error) => {
                         answer["runStarted"] = false.into();
@@ -676,7 +654,7 @@ pub(super) fn patch(
 ) -> Result<Call, Error> {
     let patch = patch_of(request, turn.now())?;
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    settle(Command::Session(SessionCommand::Configure(Configure { target: target(&session), patch })), key)
+    settle(Configure { target: target(&session), patch }, key)
 }
 
 /// `sessions.reset`: a new conversation.
@@ -686,14 +664,11 @@ pub(super) fn reset(
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    settle(Command::Session(SessionCommand::Reset(Reset { target: target(&session) })), key)
+    settle(Reset { target: target(&session) }, key)
 }
 
-fn settle(command: Command, key: String) -> Result<Call, Error> {
-    Call::ask(command, move |dialect, reply, _| match reply? {
-        Reply::Session(SessionReply::Settled(row)) => Ok(Call::Answer(dialect.settled(&key, &row))),
-        _ => Err(misfit()),
-    })
+fn settle(change: impl Ask<Reply = Box<SessionRow>> + 'static, key: String) -> Result<Call, Error> {
+    ask(change, move |dialect: &mut OpenClaw, row, _| dialect.settled(&key, &row))
 }
 
 /// `sessions.compact`: forgets all but the newest messages.
@@ -714,22 +689,14 @@ pub(super) fn compact(
     }
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-    Call::ask(
-        Command::Session(SessionCommand::Compact(crate::conversation::command::Compact {
-            target: target(&session),
-            keep,
-        })),
-        move |_, reply, _| match reply? {
-            Reply::Session(SessionReply::Compacted(Compacted { forgotten: 0, .. })) => {
-                let why = "nothing to forget";
-                Ok(Call::Answer(json!({ "ok": true, "key": key, "compacted": false, "reason": why })))
-            }
-            Reply::Session(SessionReply::Compacted(Compacted { kept, .. })) => Ok(Call::Answer(
-                json!({ "ok": true, "key": key, "compacted": true, "kept": kept, "archived": [] }),
-            )),
-            _ => Err(misfit()),
-        },
-    )
+    ask(command::Compact { target: target(&session), keep }, move |_, compacted, _| match compacted {
+        Compacted { forgotten: 0, .. } => {
+            json!({ "ok": true, "key": key, "compacted": false, "reason": "nothing to forget" })
+        }
+        Compacted { kept, .. } => {
+            json!({ "ok": true, "key": key, "compacted": true, "kept": kept, "archived": [] })
+        }
+    })
 }
 
 /// `sessions.delete`: but for the main session, which clients count on.
@@ -743,13 +710,7 @@ pub(super) fn delete(
         let name = keys::write(&session, &dialect.owner);
         return Err(ErrorCode::InvalidRequest.error(format!("Cannot delete the main session ({name}).")));
     }
-    Call::ask(
-        Command::Session(SessionCommand::Delete(Delete { target: target(&session) })),
-        move |_, reply, _| match reply? {
-            Reply::Session(SessionReply::Deleted(Deleted { found })) => {
-                Ok(Call::Answer(json!({ "ok": true, "key": key, "deleted": found, "archived": [] })))
-            }
-            _ => Err(misfit()),
-        },
-    )
+    ask(Delete { target: target(&session) }, move |_, Deleted { found }, _| {
+        json!({ "ok": true, "key": key, "deleted": found, "archived": [] })
+    })
 }

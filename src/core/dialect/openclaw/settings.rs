@@ -44,10 +44,7 @@ fn snapshot(snapshot: &ConfigSnapshot) -> Value {
 
 /// `config.get`.
 pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Config(ConfigCommand::Config(ConfigRequest::Get)), |_, reply, _| match reply? {
-        Reply::Config(ConfigReply::Config(found)) => Ok(Call::Answer(snapshot(&found))),
-        _ => Err(misfit()),
-    })
+    ask(ConfigRequest::Get, |_, found, _| snapshot(&found))
 }
 
 /// `config.set` and `config.apply`: all of it. It is in effect when it is answered, but for what takes a
@@ -74,20 +71,14 @@ fn set(request: &Request<'_>, is_patch: bool) -> Result<Call, Error> {
     };
     let asked = serde_json::from_str(&raw)
         .map_err(|why| ErrorCode::InvalidRequest.error(format!("invalid config: it is not JSON: {why}")))?;
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Set { asked, is_patch, base_hash })),
-        |_, reply, _| match reply? {
-            Reply::Config(ConfigReply::Config(now)) => {
-                let mut payload = snapshot(&now);
-                payload["ok"] = true.into();
-                if now.needs_restart {
-                    payload["note"] = "it takes effect when clawmux is restarted".into();
-                }
-                Ok(Call::Answer(payload))
-            }
-            _ => Err(misfit()),
-        },
-    )
+    ask(ConfigRequest::Set { asked, is_patch, base_hash }, |_, now, _| {
+        let mut payload = snapshot(&now);
+        payload["ok"] = true.into();
+        if now.needs_restart {
+            payload["note"] = "it takes effect when clawmux is restarted".into();
+        }
+        payload
+    })
 }
 
 /// `config.schema`.

@@ -92,21 +92,15 @@ pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<
     let asked: Asked = request.read()?;
     let range = Range::of(&asked, turn.now()).map_err(|why| request.invalid(&why))?;
     let since = range.since();
-    Call::ask(Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), move |_, reply, _| {
-        let Reply::Daemon(DaemonReply::UsageDays(days)) = reply? else { return Err(misfit()) };
+    ask_on(ListUsage { since }, move |_, days, _| {
         let filter = SessionFilter {
             limit: COUNTED_MAX,
             active_since: Some(since),
             agent: asked.agent_id.as_deref().map(Into::into),
             ..SessionFilter::default()
         };
-        Call::ask(Command::Session(SessionCommand::ListSessions(filter)), move |dialect, reply, turn| {
-            match reply? {
-                Reply::Session(SessionReply::SessionList(list)) => {
-                    Ok(Call::Answer(dialect.spent(&asked, range, &days, &list.rows, turn.now())))
-                }
-                _ => Err(misfit()),
-            }
+        ask(filter, move |dialect: &mut OpenClaw, list, turn| {
+            dialect.spent(&asked, range, &days, &list.rows, turn.now())
         })
     })
 }

@@ -172,14 +172,7 @@ impl OpenClaw {
 
 /// Asks for the overview and answers with what `payload` makes of it.
 fn overview(payload: fn(&OpenClaw, &Overview, Timestamp) -> Value) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::GetOverview(GetOverview)), move |dialect, reply, turn| {
-        match reply? {
-            Reply::Daemon(DaemonReply::Overview(overview)) => {
-                Ok(Call::Answer(payload(dialect, &overview, turn.now())))
-            }
-            _ => Err(misfit()),
-        }
-    })
+    ask(GetOverview, move |dialect, overview, turn| payload(dialect, &overview, turn.now()))
 }
 
 /// `health`.
@@ -268,7 +261,5 @@ pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         reason: told.reason,
         idle,
     };
-    Call::ask(Command::Daemon(DaemonCommand::Tell(Box::new(told))), |_, reply, _| {
-        reply.map(|_| Call::Answer(json!({ "ok": true })))
-    })
+    ask(Box::new(told), |_, _, _| json!({ "ok": true }))
 }

@@ -47,18 +47,16 @@ pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'
     let asked: Asked = request.read()?;
     let limit = asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     let who = dialect.owner.clone();
-    Call::ask(List.into(), move |_, reply, _| {
-        let Reply::SubAgent(SubAgentReply::List(agents)) = reply? else { return Err(misfit()) };
+    ask_on(List, move |_, agents, _| {
         let runs = JobCommand::Runs { job: None, limit: LIMIT_MAX };
-        Call::ask(Command::Job(Box::new(runs)), move |_, reply, _| {
-            let Reply::Job(reply) = reply? else { return Err(misfit()) };
-            let JobReply::Runs(firings) = *reply else { return Err(misfit()) };
+        ask_one_of(runs, move |_, reply| {
+            let JobReply::Runs(firings) = reply else { return None };
             let mut tasks: Vec<Value> =
                 agents.iter().map(|agent| of_agent(agent, &who)).chain(firings.iter().map(of_job)).collect();
             tasks.retain(|task| asked.wants(task));
             tasks.sort_by_key(|task| std::cmp::Reverse(task["updatedAt"].as_u64()));
             tasks.truncate(limit);
-            Ok(Call::Answer(json!({ "tasks": tasks })))
+            Some(json!({ "tasks": tasks }))
         })
     })
 }

@@ -25,19 +25,15 @@ pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>)
         Ok(Call::Answer(json!({ "plugins": plugins, "diagnostics": [], "mutationAllowed": false })))
     };
     if dialect.owner == Owner::Admins && dialect.who.scopes.allows(Scope::Admin) {
-        return Call::ask(ObservePlugins.into(), move |_, reply, _| {
-            let sandbox = ObservePlugins::answer(reply)?;
+        return ask_on(ObservePlugins, move |_, sandbox, _| {
             list(sandbox.children.iter().map(|plugin| known(&admin::plugins::row(plugin))).collect())
         });
     }
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| match reply? {
-        Reply::Plugin(PluginReply::Plugins(loaded)) => {
-            let row = |plugin: &PluginSummary| {
-                plugin_row(plugin.name.as_str(), &plugin.description, plugin.version.as_deref(), None)
-            };
-            list(loaded.iter().map(row).collect())
-        }
-        _ => Err(misfit()),
+    ask_on(ListPlugins, move |_, loaded, _| {
+        let row = |plugin: &PluginSummary| {
+            plugin_row(plugin.name.as_str(), &plugin.description, plugin.version.as_deref(), None)
+        };
+        list(loaded.iter().map(row).collect())
     })
 }
 
@@ -98,8 +94,7 @@ pub(super) fn effective(
     _: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let AgentEntry { id, tools, node_tools, .. } = agent(dialect, request)?.clone();
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| {
-        let Reply::Plugin(PluginReply::Plugins(loaded)) = reply? else { return Err(misfit()) };
+    ask_on(ListPlugins, move |_, loaded, _| {
         let offered = loaded.iter().filter(|plugin| tools.contains(&plugin.name)).map(|plugin| {
             let mut tool = tool(plugin);
             tool["rawDescription"] = plugin.description.as_str().into();
@@ -139,18 +134,13 @@ pub(super) fn catalog(
     _: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let id = agent(dialect, request)?.id.clone();
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| match reply? {
-        Reply::Plugin(PluginReply::Plugins(loaded)) => {
-            let tools = loaded.iter().map(|plugin| {
-                let mut tool = tool(plugin);
-                tool["defaultProfiles"] = json!([]);
-                tool
-            });
-            Ok(Call::Answer(json!({
-                "agentId": id.as_str(), "profiles": [], "groups": group(tools.collect()),
-            })))
-        }
-        _ => Err(misfit()),
+    ask(ListPlugins, move |_, loaded, _| {
+        let tools = loaded.iter().map(|plugin| {
+            let mut tool = tool(plugin);
+            tool["defaultProfiles"] = json!([]);
+            tool
+        });
+        json!({ "agentId": id.as_str(), "profiles": [], "groups": group(tools.collect()) })
     })
 }
 

@@ -80,12 +80,7 @@ pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>)
     let since = Timestamp::from_millis(
         turn.now().as_millis().saturating_sub(DAY.saturating_mul(days - 1).as_millis() as u64),
     );
-    Call::ask(Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), move |_, reply, turn| {
-        match reply? {
-            Reply::Daemon(DaemonReply::UsageDays(rows)) => Ok(Call::Answer(summary(&rows, days, turn.now()))),
-            _ => Err(misfit()),
-        }
-    })
+    ask(ListUsage { since }, move |_, rows, turn| summary(&rows, days, turn.now()))
 }
 
 fn summary(rows: &[DayUsage], days: u32, now: Timestamp) -> Value {

@@ -76,23 +76,18 @@ impl OpenClaw {
             told.waiting.push((vain.id, vain.until));
             return Ok(Call::Elsewhere);
         }
-        Call::ask(
-            Command::Session(SessionCommand::FollowRun(FollowRun { run: vain.run.as_str().into() })),
-            move |dialect, reply, turn| {
-                match reply {
-                    Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
-                        dialect.await_end(&accepted, &vain.run).waiting.push((vain.id, vain.until));
-                    }
-                    Ok(_) => return Err(misfit()),
-                    Err(error) if error.code == ErrorCode::NotFound => {
-                        let look = turn.now().after(LOOK).min(vain.until);
-                        dialect.vain.push(Vain { look, ..vain });
-                    }
-                    Err(error) => return Err(error),
+        ask_either(FollowRun { run: vain.run.as_str().into() }, move |dialect: &mut Self, reply, turn| {
+            match reply {
+                Err(error) if error.code == ErrorCode::NotFound => {
+                    let look = turn.now().after(LOOK).min(vain.until);
+                    dialect.vain.push(Vain { look, ..vain });
                 }
-                Ok(Call::Elsewhere)
-            },
-        )
+                accepted => {
+                    dialect.await_end(&accepted?, &vain.run).waiting.push((vain.id, vain.until));
+                }
+            }
+            Ok(Call::Elsewhere)
+        })
     }
 
     /// Looks again for runs that nobody knew; who waited long enough is told that.
