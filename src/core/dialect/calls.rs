@@ -13,7 +13,8 @@ use super::Turn;
 use crate::access::Scope;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
-use crate::request::ask::{Ask, misfit};
+use crate::request::ask::Ask;
+pub(super) use crate::request::ask::misfit;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
 
@@ -34,37 +35,39 @@ pub(super) enum Call<D> {
 pub(super) type Then<D> =
     Box<dyn FnOnce(&mut D, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call<D>, Error>>;
 
-/// Asks the daemon; `told` makes the answer of its reply.
-pub(super) fn ask<D, C: Ask + 'static>(
-    question: C,
-    told: impl FnOnce(&mut D, C::Reply, &mut Turn<'_>) -> Value + 'static,
-) -> Result<Call<D>, Error> {
-    ask_on(question, |dialect, reply, turn| Ok(Call::Answer(told(dialect, reply, turn))))
-}
+impl<D> Call<D> {
+    /// Asks the daemon; `told` makes the answer of its reply.
+    pub(super) fn ask<C: Ask + 'static>(
+        question: C,
+        told: impl FnOnce(&mut D, C::Reply, &mut Turn<'_>) -> Value + 'static,
+    ) -> Result<Self, Error> {
+        Self::ask_on(question, |dialect, reply, turn| Ok(Self::Answer(told(dialect, reply, turn))))
+    }
 
-/// Asks the daemon, where `told` makes no answer of what is the reply to another question.
-pub(super) fn ask_one_of<D, C: Ask + 'static>(
-    question: C,
-    told: impl FnOnce(&mut D, C::Reply) -> Option<Value> + 'static,
-) -> Result<Call<D>, Error> {
-    ask_on(question, |dialect, reply, _| told(dialect, reply).map(Call::Answer).ok_or_else(misfit))
-}
+    /// Asks the daemon, where `told` makes no answer of what is the reply to another question.
+    pub(super) fn ask_one_of<C: Ask + 'static>(
+        question: C,
+        told: impl FnOnce(&mut D, C::Reply) -> Option<Value> + 'static,
+    ) -> Result<Self, Error> {
+        Self::ask_on(question, |dialect, reply, _| told(dialect, reply).map(Self::Answer).ok_or_else(misfit))
+    }
 
-/// Asks the daemon; `then` makes the answer of its reply, or asks on.
-pub(super) fn ask_on<D, C: Ask + 'static>(
-    question: C,
-    then: impl FnOnce(&mut D, C::Reply, &mut Turn<'_>) -> Result<Call<D>, Error> + 'static,
-) -> Result<Call<D>, Error> {
-    ask_either(question, |dialect, reply, turn| then(dialect, reply?, turn))
-}
+    /// Asks the daemon; `then` makes the answer of its reply, or asks on.
+    pub(super) fn ask_on<C: Ask + 'static>(
+        question: C,
+        then: impl FnOnce(&mut D, C::Reply, &mut Turn<'_>) -> Result<Self, Error> + 'static,
+    ) -> Result<Self, Error> {
+        Self::ask_either(question, |dialect, reply, turn| then(dialect, reply?, turn))
+    }
 
-/// The same, where `then` is told of a refusal, too.
-pub(super) fn ask_either<D, C: Ask + 'static>(
-    question: C,
-    then: impl FnOnce(&mut D, Result<C::Reply, Error>, &mut Turn<'_>) -> Result<Call<D>, Error> + 'static,
-) -> Result<Call<D>, Error> {
-    let then: Then<D> = Box::new(|dialect, reply, turn| then(dialect, C::answer(reply), turn));
-    Ok(Call::Ask(Box::new(question.into()), then))
+    /// The same, where `then` is told of a refusal, too.
+    pub(super) fn ask_either<C: Ask + 'static>(
+        question: C,
+        then: impl FnOnce(&mut D, Result<C::Reply, Error>, &mut Turn<'_>) -> Result<Self, Error> + 'static,
+    ) -> Result<Self, Error> {
+        let then: Then<D> = Box::new(|dialect, reply, turn| then(dialect, C::answer(reply), turn));
+        Ok(Self::Ask(Box::new(question.into()), then))
+    }
 }
 
 /// A question whose reply is awaited.

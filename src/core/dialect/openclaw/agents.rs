@@ -9,16 +9,14 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Call, OpenClaw, Request};
 use crate::config::ModelRef;
 use crate::config::catalog::AgentEntry;
-use crate::config::request::{ConfigCommand, ConfigReply, ConfigRequest, SoulFile, SoulRequest};
+use crate::config::request::{ConfigRequest, SoulFile, SoulRequest};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::AgentId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// The longest id of an agent that is made here, in bytes.
 const ID_BYTES_MAX: usize = 64;
@@ -121,7 +119,7 @@ fn place(
     values: Vec<(String, Value)>,
     payload: impl FnOnce(&Value) -> Result<Value, Error> + 'static,
 ) -> Result<Call, Error> {
-    ask_on(ConfigRequest::Place { values, merge: true }, |_, now, _| {
+    Call::ask_on(ConfigRequest::Place { values, merge: true }, |_, now, _| {
         payload(&now.effective["agents"]).map(Call::Answer)
     })
 }
@@ -155,8 +153,8 @@ pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         answer["model"] = format!("{provider}/{model}").into();
     }
     let values = vec![(format!("agents.{id}"), Value::Object(section))];
-    ask_on(ConfigRequest::Place { values, merge: true }, |_, _, _| {
-        ask(SoulRequest { agent: AgentId::new(id), text: None }, |_, soul, _| {
+    Call::ask_on(ConfigRequest::Place { values, merge: true }, |_, _, _| {
+        Call::ask(SoulRequest { agent: AgentId::new(id), text: None }, |_, soul, _| {
             answer["workspace"] = folder(&soul.path).into();
             answer
         })
@@ -239,7 +237,7 @@ fn entry(soul: &SoulFile, with_text: bool) -> Value {
 
 /// Looks at an agent's soul or changes it; `answer` is told its id, the folder, and the file.
 fn soul(agent: AgentId, text: Option<String>, answer: fn(Value, &SoulFile) -> Value) -> Result<Call, Error> {
-    ask(SoulRequest { agent: agent.clone(), text }, move |_, soul, _| {
+    Call::ask(SoulRequest { agent: agent.clone(), text }, move |_, soul, _| {
         answer(json!({ "agentId": agent.as_str(), "workspace": folder(&soul.path) }), &soul)
     })
 }

@@ -19,8 +19,6 @@ use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::ApprovalId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// What can be decided.
 const DECISIONS: [&str; 2] = ["allow-once", "deny"];
@@ -44,7 +42,7 @@ fn ask(
     command: ApprovalCommand,
     then: impl FnOnce(ApprovalReply) -> Option<Value> + 'static,
 ) -> Result<Call, Error> {
-    ask_either(command, |_, reply, _| {
+    Call::ask_either(command, |_, reply, _| {
         then(reply.map_err(in_their_words)?).map(Call::Answer).ok_or_else(misfit)
     })
 }

@@ -11,9 +11,9 @@ use serde_json::json;
 use super::stream::{End, Told, usage_of};
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
-use crate::conversation::command::{DescribeSession, SessionCommand, Stop, Submit};
+use crate::conversation::command::{self, DescribeSession, Stop, Submit};
 use crate::conversation::event::{Cause, Outcome};
-use crate::conversation::reply::{Aborted, Accepted, Injected, SessionReply, Stopped};
+use crate::conversation::reply::{Accepted, Injected, Stopped};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
@@ -21,8 +21,6 @@ use crate::ids::{RunId, SessionKey};
 use crate::prompt::attachment::{self, Attachment};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::target::Target;
 use crate::time::Timestamp;
 
@@ -170,7 +168,7 @@ pub(super) fn send(
     if let Some(command) = slash::parse(&prompt.content) {
         return slash::answer(command, slash::Asked { session: prompt.session, key, run: name });
     }
-    ask_either(prompt.submit(run), move |dialect, reply, turn| match reply {
+    Call::ask_either(prompt.submit(run), move |dialect, reply, turn| match reply {
         Ok(accepted) => {
             dialect.expect(&accepted, &name, &key, after_answer(dialect.protocol, turn.now()));
             let status = match accepted.repeated {
@@ -240,7 +238,7 @@ pub(super) fn after_answer(protocol: Protocol, now: Timestamp) -> Timestamp {
 
 /// Ends all that runs in a session.
 fn stop(session: &SessionKey, cause: Cause) -> Result<Call, Error> {
-    ask_either(Stop { target: target(session), cause }, |dialect, reply, _| {
+    Call::ask_either(Stop { target: target(session), cause }, |dialect, reply, _| {
         stopped(reply.map(|Stopped { runs, .. }| dialect.names(&runs)))
     })
 }
@@ -280,7 +278,7 @@ pub(super) fn abort(
     }
     let abort = command::Abort { target: target(&session), run: Some(run.as_str().into()) };
     // Told under the name the client has for it.
-    ask_either(abort, move |_, reply, _| {
+    Call::ask_either(abort, move |_, reply, _| {
         stopped(reply.map(|aborted| aborted.run.map(|_| run).into_iter().collect()))
     })
 }
@@ -310,9 +308,10 @@ pub(super) fn inject(
         None => message,
     };
     // Whoever follows the session is told it as an event.
-    ask(command::Inject { target: target(&session), content, id: None }, |_, Injected { message, .. }, _| {
-        json!({ "ok": true, "messageId": message })
-    })
+    Call::ask(
+        command::Inject { target: target(&session), content, id: None },
+        |_, Injected { message, .. }, _| json!({ "ok": true, "messageId": message }),
+    )
 }
 
 /// `agent`: answered twice, when the prompt is accepted and when its run has ended.
@@ -343,7 +342,7 @@ pub(super) fn agent(
     let Some(conversation) = of_conversation else { return prompt_agent(dialect, id, prompt, turn) };
     let agent = asked.agent_id.unwrap_or_else(|| dialect.default_agent().to_owned());
     let described = DescribeSession { target: Target::Conversation(conversation.clone()) };
-    ask_either(described, move |dialect, reply, turn| {
+    Call::ask_either(described, move |dialect, reply, turn| {
         match reply {
             Ok(Some(row)) => {
                 prompt.key = keys::write(&row.session, &dialect.owner);
@@ -373,7 +372,7 @@ fn prompt_agent(
     let run = turn.run_id();
     let key = prompt.key.clone();
     let name = prompt.name.clone().unwrap_or_else(|| run.to_string());
-    ask_on(prompt.submit(run), move |dialect, accepted, turn| {
+    Call::ask_on(prompt.submit(run), move |dialect, accepted, turn| {
         // Of one that is over, only the end is read again.
         if !accepted.is_over {
             dialect.expect(&accepted, &name, &key, turn.now());

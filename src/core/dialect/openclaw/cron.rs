@@ -27,8 +27,6 @@ use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::schedule::job::{
     self, Firing, FiringState, Job, JobChange, JobCommand, JobNews, JobPatch, JobReply, JobView, NewJob,
     Order, Place,
@@ -367,7 +365,7 @@ fn ask(
         | JobCommand::Start { job } => Some(job.clone()),
         _ => None,
     };
-    ask_either(command, move |dialect, reply, _| {
+    Call::ask_either(command, move |dialect, reply, _| {
         let reply = reply.map_err(|error| match named {
             Some(job) => in_their_words(error, &job),
             None => error,
@@ -547,7 +545,7 @@ pub(super) fn update(
     }
     let Some(named) = named_session(&patch, dialect, request, turn)? else { return Ok(Call::Elsewhere) };
     let method = request.method.name;
-    ask_either(JobCommand::Get { job: job.clone() }, move |dialect, reply, _| {
+    Call::ask_either(JobCommand::Get { job: job.clone() }, move |dialect, reply, _| {
         let JobReply::Job(view) = reply.map_err(|error| in_their_words(error, &job))? else {
             return Err(misfit());
         };

@@ -15,11 +15,9 @@ use crate::access::pairing::{
     CredentialFault, Device, DeviceCommand, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
 };
 use crate::access::{About, Role, Scopes, Secret, jwt};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
+use crate::daemon::command::GetOverview;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,14 +57,14 @@ fn ask(
     command: DeviceCommand,
     then: impl FnOnce(&OpenClaw, DeviceReply) -> Option<Value> + 'static,
 ) -> Result<Call, Error> {
-    ask_one_of(command, |dialect, reply| then(dialect, reply))
+    Call::ask_one_of(command, |dialect, reply| then(dialect, reply))
 }
 
 /// `device.pair.list`
 pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask_on(DeviceCommand::List, |_, reply, _| {
+    Call::ask_on(DeviceCommand::List, |_, reply, _| {
         let DeviceReply::List(list) = reply else { return Err(misfit()) };
-        super::calls::ask(GetOverview, move |dialect: &mut OpenClaw, overview, _| {
+        Call::ask(GetOverview, move |dialect, overview, _| {
             let is_connected = |device: &Device| {
                 let present = overview.presence.present.iter();
                 // Programs that come for one question are not among who is present: this may be one.

@@ -17,16 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stream::{End, Frame, Told, said, wire_run};
-use super::{Call, Calling, OpenClaw, chat, keys, message, target, wait};
-use crate::conversation::command::{
-    Attach, Detach, FollowRun, SessionCommand, SessionFilter, Unwatch, Watch,
-};
+use super::{Calling, OpenClaw, chat, keys, message, target, wait};
+use crate::conversation::command::{Attach, Detach, FollowRun, SessionFilter, Unwatch, Watch};
 use crate::conversation::event::{Event, Published};
-use crate::conversation::reply::{Accepted, Attached, SessionReply, SessionState, UnderWay};
+use crate::conversation::reply::{Accepted, Attached, SessionState, UnderWay};
 use crate::dialect::Turn;
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How many runs that were told to their end are remembered, so that none is told again.
@@ -100,16 +96,16 @@ impl OpenClaw {
         for state in [SessionState::Running, SessionState::Paused] {
             let filter = SessionFilter { limit: LOOK_MAX, state: Some(state), ..SessionFilter::default() };
             self.aside(filter, turn, |dialect, list, turn| {
-                    let rows = list.map(|list| list.rows).unwrap_or_default();
-                    for row in rows.iter().filter(|_| dialect.watch.is_some()) {
-                        // What waits begins in front of everybody.
-                        let under_way = row.last_run.as_ref().filter(|last| last.ended.is_none());
-                        let is_told =
-                            |run: &RunId| dialect.runs.values().any(|told| told.run() == run.as_str());
-                        if let Some(last) = under_way.filter(|last| !is_told(&last.run)) {
-                            dialect.join(&last.run.clone(), keys::write(&row.session, &dialect.owner), turn);
-                        }
+                let rows = list.map(|list| list.rows).unwrap_or_default();
+                let is_watching = dialect.watch.is_some();
+                for row in rows.iter().filter(|_| is_watching) {
+                    // What waits begins in front of everybody.
+                    let under_way = row.last_run.as_ref().filter(|last| last.ended.is_none());
+                    let is_told = |run: &RunId| dialect.runs.values().any(|told| told.run() == run.as_str());
+                    if let Some(last) = under_way.filter(|last| !is_told(&last.run)) {
+                        dialect.join(&last.run.clone(), keys::write(&row.session, &dialect.owner), turn);
                     }
+                }
             });
         }
     }
@@ -122,28 +118,26 @@ impl OpenClaw {
         self.joining.insert(run.clone(), key);
         let run = run.clone();
         self.aside(FollowRun { run: run.clone() }, turn, move |dialect, reply, turn| {
-                let key = dialect.joining.remove(&run);
-                match (reply, key) {
-                    (Ok(Accepted { run, .. }), Some(key)) => {
-                        let (protocol, feed) = (dialect.protocol, dialect.calls.replying());
-                        if !dialect.ended.contains(&run) {
-                            let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
-                            let told = dialect.runs.entry(run.clone()).or_insert_with(new);
-                            told.tell_as(&key);
-                            told.comes_whole(feed);
-                        }
-                    }
-                    // What happens next in it asks again.
-                    _ => {
-                        let waiting = dialect.runs.remove(&run).map(|told| told.waiting).unwrap_or_default();
-                        for (id, _) in waiting {
-                            turn.send(super::wire::answer(&id, &wait::in_vain(run.as_str())));
-                        }
+            let key = dialect.joining.remove(&run);
+            match (reply, key) {
+                (Ok(Accepted { run, .. }), Some(key)) => {
+                    let (protocol, feed) = (dialect.protocol, dialect.calls.replying());
+                    if !dialect.ended.contains(&run) {
+                        let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
+                        let told = dialect.runs.entry(run.clone()).or_insert_with(new);
+                        told.tell_as(&key);
+                        told.comes_whole(feed);
                     }
                 }
-                Ok(Call::Elsewhere)
-            },
-        );
+                // What happens next in it asks again.
+                _ => {
+                    let waiting = dialect.runs.remove(&run).map(|told| told.waiting).unwrap_or_default();
+                    for (id, _) in waiting {
+                        turn.send(super::wire::answer(&id, &wait::in_vain(run.as_str())));
+                    }
+                }
+            }
+        });
     }
 
     /// Has the runs that come under this ticket come by themselves.
@@ -245,7 +239,6 @@ impl OpenClaw {
                     dialect.join_all(ticket, turn);
                 }
             }
-            Ok(Call::Elsewhere)
         });
         // What came under the attachment before comes under this one, and again from there on.
         for told in self.runs.values_mut().filter(|told| before.is_some_and(|feed| told.comes_under(feed))) {

@@ -8,16 +8,14 @@ use serde_json::{Value, json};
 use super::follow::Known;
 use super::stream::{Frame, usage_of, wire_run};
 use super::wire::Protocol;
-use super::{Call, OpenClaw, Request, keys, misfit, stream, target};
-use crate::conversation::command::{ReadTranscript, SessionCommand};
-use crate::conversation::reply::{LastRun, SessionReply, UnderWay};
+use super::{Call, OpenClaw, Request, keys, stream, target};
+use crate::conversation::command::ReadTranscript;
+use crate::conversation::reply::{LastRun, UnderWay};
 use crate::conversation::transcript::{Entry, Said, Transcript};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, Seq, SessionKey};
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// How many messages a history has where the client does not say, and at most.
 const HISTORY_DEFAULT: u64 = 200;
@@ -80,7 +78,7 @@ fn transcript(
         bytes_max,
         at: after,
     };
-    ask_either(read, move |dialect, reply, turn| {
+    Call::ask_either(read, move |dialect, reply, turn| {
         let transcript = match reply {
             Err(error) if error.code == ErrorCode::NotFound => Box::default(),
             transcript => transcript?,

@@ -2,16 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Call, OpenClaw, Request};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
-use crate::tools::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
+use crate::tools::plugin::{ListPlugins, PluginSummary};
 
 /// `skills.status`: the tools that are loaded. They are there or they are not, so each is eligible.
 pub(super) fn skills(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask(ListPlugins, |_, plugins, _| {
+    Call::ask(ListPlugins, |_, plugins, _| {
         json!({
             "workspaceDir": "",
             "managedSkillsDir": "",

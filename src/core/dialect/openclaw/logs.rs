@@ -3,12 +3,10 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Call, OpenClaw, Request, misfit};
-use crate::daemon::command::{DaemonCommand, DaemonReply, ReadLog};
+use super::{Call, OpenClaw, Request};
+use crate::daemon::command::ReadLog;
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// How many lines and bytes are given to who does not say, and at most.
 const LINES: (usize, usize) = (500, 5000);
@@ -25,12 +23,8 @@ pub(super) fn tail(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
     }
     let Tail { cursor, limit, max_bytes } = request.read()?;
     let bound = |asked: Option<usize>, (usual, most): (usize, usize)| asked.unwrap_or(usual).clamp(1, most);
-    let read = ReadLog {
-        cursor,
-        lines_max: bound(limit, LINES),
-        bytes_max: bound(max_bytes, BYTES),
-    };
-    ask(read, |_, tail, _| {
+    let read = ReadLog { cursor, lines_max: bound(limit, LINES), bytes_max: bound(max_bytes, BYTES) };
+    Call::ask(read, |_, tail, _| {
         json!({
             "file": "stderr",
             "cursor": tail.cursor,

@@ -2,15 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
-use crate::conversation::command::{SessionCommand, SessionFilter};
-use crate::conversation::reply::{SessionList, SessionReply, SessionState};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetMachine, LaneRow, ListLanes, Machine};
+use super::{Call, OpenClaw, Request};
+use crate::conversation::command::SessionFilter;
+use crate::conversation::reply::{SessionList, SessionState};
+use crate::daemon::command::{GetMachine, LaneRow, ListLanes, Machine};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
-use crate::tools::node::{ListNodes, NodeCommand, NodeReply, NodeRow};
+use crate::tools::node::{ListNodes, NodeRow};
 
 /// The environment that is the daemon's own machine.
 const GATEWAY: &str = "gateway";
@@ -20,7 +18,7 @@ const SESSIONS_MAX: usize = 1000;
 
 /// `system.info`
 pub(super) fn info(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask(GetMachine, |dialect: &mut OpenClaw, machine, turn| {
+    Call::ask(GetMachine, |dialect, machine, turn| {
         told(&machine, turn.now().millis_since(dialect.setup.started), &dialect.setup.version)
     })
 }
@@ -46,8 +44,8 @@ fn told(machine: &Machine, up_ms: u64, version: &str) -> Value {
 
 /// `environments.list`: the daemon's machine, and the nodes that are connected.
 pub(super) fn environments(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask_on(GetMachine, |_, machine, _| {
-        ask(ListNodes, move |_, nodes, _| {
+    Call::ask_on(GetMachine, |_, machine, _| {
+        Call::ask(ListNodes, move |_, nodes, _| {
             let own = json!({
                 "id": GATEWAY, "type": "local", "label": machine.host, "status": "available",
                 "platform": machine.platform, "sessionHost": true,
@@ -78,13 +76,13 @@ fn environment(node: &NodeRow) -> Value {
 
 /// `diagnostics.lanes`: the lanes that clients named, and the sessions, each of which is one of its own.
 pub(super) fn lanes(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask_on(ListLanes, |_, lanes, _| {
+    Call::ask_on(ListLanes, |_, lanes, _| {
         let running = SessionFilter {
             limit: SESSIONS_MAX,
             state: Some(SessionState::Running),
             ..SessionFilter::default()
         };
-        ask(running, move |_, sessions, turn| occupancy(&lanes, &sessions, turn.now().as_millis()))
+        Call::ask(running, move |_, sessions, turn| occupancy(&lanes, &sessions, turn.now().as_millis()))
     })
 }
 

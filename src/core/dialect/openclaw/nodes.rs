@@ -14,14 +14,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::wire::Rest;
-use super::{Call, OpenClaw, Request, misfit, wire};
+use super::{Call, OpenClaw, Request, wire};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::tools::node::{
-    INVOKE_TIMEOUT, Invocation, InvokeNode, ListNodes, NodeCommand, NodeFailure, NodeReply, NodeResult,
-    NodeRow,
+    INVOKE_TIMEOUT, Invocation, InvokeNode, ListNodes, NodeFailure, NodeResult, NodeRow,
 };
 
 /// What a node may tell of its own accord, and whether that is taken.
@@ -73,7 +70,7 @@ fn row(node: &NodeRow) -> Value {
 
 /// Asks which nodes there are.
 fn nodes(answer: impl FnOnce(Vec<NodeRow>, u64) -> Result<Value, Error> + 'static) -> Result<Call, Error> {
-    ask_on(ListNodes, |_, nodes, turn| answer(nodes, turn.now().as_millis()).map(Call::Answer))
+    Call::ask_on(ListNodes, |_, nodes, turn| answer(nodes, turn.now().as_millis()).map(Call::Answer))
 }
 
 /// `node.list`: those that are connected.
@@ -126,7 +123,7 @@ pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
         timeout: invoke.timeout_ms.map_or(INVOKE_TIMEOUT, Duration::from_millis),
         idempotency_key: invoke.idempotency_key.filter(|key| !key.is_empty()),
     };
-    ask_on(Box::new(invoke), |_, invoked, _| match invoked.outcome {
+    Call::ask_on(Box::new(invoke), |_, invoked, _| match invoked.outcome {
         Ok(payload) => {
             let value = payload.as_deref().map(serde_json::from_str::<Value>);
             Ok(Call::Answer(json!({
@@ -177,7 +174,7 @@ pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
             message: message.unwrap_or_else(|| "the node does not say why".into()),
         })
     };
-    ask(NodeResult { invocation: Arc::from(told.id), outcome }, |_, _, _| json!({ "ok": true }))
+    Call::ask(NodeResult { invocation: Arc::from(told.id), outcome }, |_, _, _| json!({ "ok": true }))
 }
 
 #[derive(Deserialize)]

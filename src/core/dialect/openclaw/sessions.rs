@@ -7,10 +7,9 @@ use serde_json::{Map, Value, json};
 use super::{Call, OpenClaw, Request, catalog, keys, misfit, target};
 use crate::access::Owner;
 use crate::conversation::command::{
-    Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionCommand, SessionFilter,
-    Submit,
+    self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionFilter, Submit,
 };
-use crate::conversation::reply::{Accepted, Compacted, Deleted, Preview, SessionReply, SessionRow};
+use crate::conversation::reply::{Accepted, Compacted, Deleted, Preview, SessionList, SessionRow};
 use crate::conversation::transcript::Role;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
@@ -20,8 +19,7 @@ use crate::ids::{self, RunId, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Patch;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 use crate::target::Target;
 use crate::time::Timestamp;
 
@@ -153,9 +151,8 @@ impl OpenClaw {
         value
     }
 
-    /// The payload of `sessions.list`, from the reply to the command that [`filter`] made.
-    fn session_list(&self, asked: &Listing, reply: Reply, now: Timestamp) -> Result<Value, Error> {
-        let Reply::Session(SessionReply::SessionList(list)) = reply else { return Err(misfit()) };
+    /// The payload of `sessions.list`, from what [`filter`] found.
+    fn session_list(&self, asked: &Listing, list: SessionList, now: Timestamp) -> Value {
         let is_asked = |row: &&SessionRow| {
             let archived = row.settings.display.get("archived").is_some_and(|set| *set == Value::Bool(true));
             match &asked.archived {
@@ -185,7 +182,7 @@ impl OpenClaw {
             }
             rows.push(value);
         }
-        Ok(json!({
+        json!({
             "ts": now.as_millis(),
             "path": "clawmux",
             "count": rows.len(),
@@ -193,7 +190,7 @@ impl OpenClaw {
             "hasMore": list.total > found,
             "defaults": self.session_defaults(),
             "sessions": rows,
-        }))
+        })
     }
 
     /// The session that a request is about; none where it is not known yet.
@@ -275,10 +272,8 @@ fn listed(
     payload: fn(Value) -> Value,
 ) -> Result<Call, Error> {
     match filter(&asked, turn.now()) {
-        None => {
-            Ok(Call::Answer(payload(dialect.session_list(&asked, SessionList::default(), turn.now()))))
-        }
-        Some(filter) => ask(filter, move |dialect: &mut OpenClaw, list, turn| {
+        None => Ok(Call::Answer(payload(dialect.session_list(&asked, SessionList::default(), turn.now())))),
+        Some(filter) => Call::ask(filter, move |dialect, list, turn| {
             payload(dialect.session_list(&asked, list, turn.now()))
         }),
     }
@@ -381,7 +376,7 @@ pub(super) fn resolve(
             let Some(session) = dialect.session(request, Some(&key), turn)? else {
                 return Ok(Call::Elsewhere);
             };
-            return ask_on(DescribeSession { target: target(&session) }, move |_, row, _| {
+            return Call::ask_on(DescribeSession { target: target(&session) }, move |_, row, _| {
                 found(row.as_deref(), &key)
             });
         }
@@ -404,7 +399,7 @@ pub(super) fn resolve(
         ..Listing::default()
     };
     let Some(filter) = filter(&listing, turn.now()) else { return Err(misfit()) };
-    ask_on(filter, move |_, list, _| {
+    Call::ask_on(filter, move |_, list, _| {
         let is_named = |row: &&SessionRow| {
             id.as_ref().is_none_or(|id| *id == row.session_id || is_short_of(id, &row.session))
         };
@@ -457,27 +452,27 @@ pub(super) fn preview(
         |number: Option<u64>, default| usize::try_from(number.unwrap_or(default)).unwrap_or(usize::MAX);
     let limit = number(asked.limit, PREVIEW_DEFAULT);
     let chars_max = number(asked.max_chars, PREVIEW_CHARS_DEFAULT);
-    ask(PreviewSessions { targets, limit, chars_max }, move |_, previews, turn| {
-            let one = |(key, place): (&String, &std::ops::Range<usize>)| {
-                let found = previews.get(place.clone()).unwrap_or_default();
-                let messages = found.iter().find_map(|Preview { messages }| messages.as_ref());
-                let status = match messages {
-                    None => "missing",
-                    Some(messages) if messages.is_empty() => "empty",
-                    Some(_) => "ok",
-                };
-                let item = |(role, text): &(Role, String)| {
-                    let role = match role {
-                        Role::User => "user",
-                        Role::Assistant => "assistant",
-                    };
-                    json!({ "role": role, "text": text })
-                };
-                let items: Vec<_> = messages.into_iter().flatten().map(item).collect();
-                json!({ "key": key, "status": status, "items": items })
+    Call::ask(PreviewSessions { targets, limit, chars_max }, move |_, previews, turn| {
+        let one = |(key, place): (&String, &std::ops::Range<usize>)| {
+            let found = previews.get(place.clone()).unwrap_or_default();
+            let messages = found.iter().find_map(|Preview { messages }| messages.as_ref());
+            let status = match messages {
+                None => "missing",
+                Some(messages) if messages.is_empty() => "empty",
+                Some(_) => "ok",
             };
-            let previews: Vec<_> = keys.iter().zip(&places).map(one).collect();
-            json!({ "ts": turn.now().as_millis(), "previews": previews })
+            let item = |(role, text): &(Role, String)| {
+                let role = match role {
+                    Role::User => "user",
+                    Role::Assistant => "assistant",
+                };
+                json!({ "role": role, "text": text })
+            };
+            let items: Vec<_> = messages.into_iter().flatten().map(item).collect();
+            json!({ "key": key, "status": status, "items": items })
+        };
+        let previews: Vec<_> = keys.iter().zip(&places).map(one).collect();
+        json!({ "ts": turn.now().as_millis(), "previews": previews })
     })
 }
 
@@ -488,9 +483,10 @@ pub(super) fn describe(
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let Some((session, _)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    ask(DescribeSession { target: target(&session) }, |dialect: &mut OpenClaw, row, _| {
-        json!({ "session": row.map(|row| dialect.session_row(&row)) })
-    })
+    Call::ask(
+        DescribeSession { target: target(&session) },
+        |dialect, row, _| json!({ "session": row.map(|row| dialect.session_row(&row)) }),
+    )
 }
 
 /// `sessions.create`: a session, and its first prompt where there is one.
@@ -535,51 +531,50 @@ pub(super) fn create(
         return Err(request.invalid("at /idempotencyKey: too long"));
     }
     dialect.follow(&session, &key, None, turn);
-    ask_on(CreateSession { target: target(&session), patch }, move |dialect: &mut OpenClaw, row, turn| {
-            let mut answer = dialect.settled(&key, &row);
-            let Some(content) = message else { return Ok(Call::Answer(answer)) };
-            let run = turn.run_id();
-            let name_told = name.clone().unwrap_or_else(|| run.to_string());
-            let submit = Submit {
-                target: target(&session),
-                run,
-                content,
-                idempotency_key: name,
-                attachments: Vec::new(),
-                files: Vec::new(),
-                local_files: Vec::new(),
-                run_options: RunOptions::default(),
-                follow: true,
-            };
-            ask_either(submit, move |dialect: &mut OpenClaw, reply, turn| {
-                match reply {
-                    Ok(accepted) => {
-                        dialect.expect(
-                            &accepted,
-                            &name_told,
-                            &key,
-                            super::chat::after_answer(dialect.protocol, turn.now()),
-                        );
-                        answer["runStarted"] = true.into();
-                        answer["runId"] = name_told.into();
-                        let Accepted { repeated, is_over, .. } = accepted;
-                        answer["status"] = match (repeated, is_over) {
-                            (false, _) => "started",
-                            (true, false) => "in_flight",
-                            (true, true) => "ok",
-                        }
-                        .into();
+    Call::ask_on(CreateSession { target: target(&session), patch }, move |dialect, row, turn| {
+        let mut answer = dialect.settled(&key, &row);
+        let Some(content) = message else { return Ok(Call::Answer(answer)) };
+        let run = turn.run_id();
+        let name_told = name.clone().unwrap_or_else(|| run.to_string());
+        let submit = Submit {
+            target: target(&session),
+            run,
+            content,
+            idempotency_key: name,
+            attachments: Vec::new(),
+            files: Vec::new(),
+            local_files: Vec::new(),
+            run_options: RunOptions::default(),
+            follow: true,
+        };
+        Call::ask_either(submit, move |dialect, reply, turn| {
+            match reply {
+                Ok(accepted) => {
+                    dialect.expect(
+                        &accepted,
+                        &name_told,
+                        &key,
+                        super::chat::after_answer(dialect.protocol, turn.now()),
+                    );
+                    answer["runStarted"] = true.into();
+                    answer["runId"] = name_told.into();
+                    let Accepted { repeated, is_over, .. } = accepted;
+                    answer["status"] = match (repeated, is_over) {
+                        (false, _) => "started",
+                        (true, false) => "in_flight",
+                        (true, true) => "ok",
                     }
-                    // The session is there all the same.
-                    Err(error) => {
-                        answer["runStarted"] = false.into();
-                        answer["runError"] = json!({ "code": "UNAVAILABLE", "message": error.message });
-                    }
+                    .into();
                 }
-                Ok(Call::Answer(answer))
-            })
-        },
-    )
+                // The session is there all the same.
+                Err(error) => {
+                    answer["runStarted"] = false.into();
+                    answer["runError"] = json!({ "code": "UNAVAILABLE", "message": error.message });
+                }
+            }
+            Ok(Call::Answer(answer))
+        })
+    })
 }
 
 fn thinking(level: &str) -> Result<Thinking, Error> {
@@ -668,7 +663,7 @@ pub(super) fn reset(
 }
 
 fn settle(change: impl Ask<Reply = Box<SessionRow>> + 'static, key: String) -> Result<Call, Error> {
-    ask(change, move |dialect: &mut OpenClaw, row, _| dialect.settled(&key, &row))
+    Call::ask(change, move |dialect, row, _| dialect.settled(&key, &row))
 }
 
 /// `sessions.compact`: forgets all but the newest messages.
@@ -689,7 +684,7 @@ pub(super) fn compact(
     }
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-    ask(command::Compact { target: target(&session), keep }, move |_, compacted, _| match compacted {
+    Call::ask(command::Compact { target: target(&session), keep }, move |_, compacted, _| match compacted {
         Compacted { forgotten: 0, .. } => {
             json!({ "ok": true, "key": key, "compacted": false, "reason": "nothing to forget" })
         }
@@ -710,7 +705,8 @@ pub(super) fn delete(
         let name = keys::write(&session, &dialect.owner);
         return Err(ErrorCode::InvalidRequest.error(format!("Cannot delete the main session ({name}).")));
     }
-    ask(Delete { target: target(&session) }, move |_, Deleted { found }, _| {
-        json!({ "ok": true, "key": key, "deleted": found, "archived": [] })
-    })
+    Call::ask(
+        Delete { target: target(&session) },
+        move |_, Deleted { found }, _| json!({ "ok": true, "key": key, "deleted": found, "archived": [] }),
+    )
 }

@@ -6,13 +6,11 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Call, OpenClaw, Request};
 use crate::config;
-use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
+use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// The text of a file, as JSON.
 fn raw(file: &Value) -> Value {
@@ -44,7 +42,7 @@ fn snapshot(snapshot: &ConfigSnapshot) -> Value {
 
 /// `config.get`.
 pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask(ConfigRequest::Get, |_, found, _| snapshot(&found))
+    Call::ask(ConfigRequest::Get, |_, found, _| snapshot(&found))
 }
 
 /// `config.set` and `config.apply`: all of it. It is in effect when it is answered, but for what takes a
@@ -71,7 +69,7 @@ fn set(request: &Request<'_>, is_patch: bool) -> Result<Call, Error> {
     };
     let asked = serde_json::from_str(&raw)
         .map_err(|why| ErrorCode::InvalidRequest.error(format!("invalid config: it is not JSON: {why}")))?;
-    ask(ConfigRequest::Set { asked, is_patch, base_hash }, |_, now, _| {
+    Call::ask(ConfigRequest::Set { asked, is_patch, base_hash }, |_, now, _| {
         let mut payload = snapshot(&now);
         payload["ok"] = true.into();
         if now.needs_restart {

@@ -7,16 +7,17 @@ use serde_json::{Value, json};
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
 use super::{Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
+use crate::config::ModelRef;
 use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
-use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset, SessionCommand};
-use crate::conversation::reply::{Compacted, SessionReply};
+use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset};
+use crate::conversation::reply::Compacted;
+use crate::conversation::reply::SessionRow;
 use crate::dialect::Turn;
 use crate::error::Error;
 use crate::ids::{ApprovalId, Seq, SessionKey};
 use crate::prompt::settings::Patch;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,7 +188,7 @@ fn ask<C: Ask + 'static>(
     asked: Asked,
     tell: impl FnOnce(&OpenClaw, C::Reply) -> Option<String> + 'static,
 ) -> Result<Call, Error> {
-    ask_either(question, move |dialect: &mut OpenClaw, reply, turn| {
+    Call::ask_either(question, move |dialect, reply, turn| {
         let text = reply.and_then(|reply| tell(dialect, reply).ok_or_else(misfit));
         dialect.say_after(&asked, text, turn);
         Ok(Call::Answer(json!({ "runId": asked.run, "status": "started" })))

@@ -10,14 +10,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::usage::Sum;
-use super::{Call, OpenClaw, Request, catalog, misfit};
-use crate::conversation::command::{SessionCommand, SessionFilter};
-use crate::conversation::reply::{SessionReply, SessionRow};
-use crate::daemon::command::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
+use super::{Call, OpenClaw, Request, catalog};
+use crate::conversation::command::SessionFilter;
+use crate::conversation::reply::SessionRow;
+use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How many sessions are told to who does not say, and at most; and how many are counted.
@@ -92,14 +90,14 @@ pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<
     let asked: Asked = request.read()?;
     let range = Range::of(&asked, turn.now()).map_err(|why| request.invalid(&why))?;
     let since = range.since();
-    ask_on(ListUsage { since }, move |_, days, _| {
+    Call::ask_on(ListUsage { since }, move |_, days, _| {
         let filter = SessionFilter {
             limit: COUNTED_MAX,
             active_since: Some(since),
             agent: asked.agent_id.as_deref().map(Into::into),
             ..SessionFilter::default()
         };
-        ask(filter, move |dialect: &mut OpenClaw, list, turn| {
+        Call::ask(filter, move |dialect, list, turn| {
             dialect.spent(&asked, range, &days, &list.rows, turn.now())
         })
     })

@@ -6,15 +6,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::wire::scope_name;
-use super::{Call, OpenClaw, Request, catalog, keys, misfit};
+use super::{Call, OpenClaw, Request, catalog, keys};
 use crate::access::{About, Role, Scope};
 use crate::daemon::announcement::{ChangeReason, SessionChange};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview, Overview};
+use crate::daemon::command::{GetOverview, Overview};
 use crate::daemon::presence::{Presence, Present, Told};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 impl OpenClaw {
@@ -172,7 +170,7 @@ impl OpenClaw {
 
 /// Asks for the overview and answers with what `payload` makes of it.
 fn overview(payload: fn(&OpenClaw, &Overview, Timestamp) -> Value) -> Result<Call, Error> {
-    ask(GetOverview, move |dialect, overview, turn| payload(dialect, &overview, turn.now()))
+    Call::ask(GetOverview, move |dialect, overview, turn| payload(dialect, &overview, turn.now()))
 }
 
 /// `health`.
@@ -261,5 +259,5 @@ pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         reason: told.reason,
         idle,
     };
-    ask(Box::new(told), |_, _, _| json!({ "ok": true }))
+    Call::ask(Box::new(told), |_, _, _| json!({ "ok": true }))
 }

@@ -3,13 +3,11 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, keys, misfit};
+use super::{Call, OpenClaw, Request, keys};
 use crate::access::Owner;
-use crate::agents::subagent::{AgentState, AgentStatus, List, SubAgentReply};
+use crate::agents::subagent::{AgentState, AgentStatus, List};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::schedule::job::{Firing, FiringState, JobCommand, JobReply};
 
 /// How many tasks are told to who does not say, and at most.
@@ -47,9 +45,9 @@ pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'
     let asked: Asked = request.read()?;
     let limit = asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     let who = dialect.owner.clone();
-    ask_on(List, move |_, agents, _| {
+    Call::ask_on(List, move |_, agents, _| {
         let runs = JobCommand::Runs { job: None, limit: LIMIT_MAX };
-        ask_one_of(runs, move |_, reply| {
+        Call::ask_one_of(runs, move |_, reply| {
             let JobReply::Runs(firings) = reply else { return None };
             let mut tasks: Vec<Value> =
                 agents.iter().map(|agent| of_agent(agent, &who)).chain(firings.iter().map(of_job)).collect();

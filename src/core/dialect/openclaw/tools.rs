@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Call, OpenClaw, Request};
 use crate::access::{Owner, Scope};
 use crate::config::catalog::AgentEntry;
 use crate::daemon::operator::ObservePlugins;
@@ -11,10 +11,7 @@ use crate::dialect::Turn;
 use crate::dialect::admin;
 use crate::dialect::json::clip;
 use crate::error::Error;
-use crate::request::ask::Ask;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
-use crate::tools::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
+use crate::tools::plugin::{ListPlugins, PluginSummary};
 
 /// What the tools of an agent are called as a whole: its entry in the configuration names them.
 const PROFILE: &str = "configured";
@@ -25,11 +22,11 @@ pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>)
         Ok(Call::Answer(json!({ "plugins": plugins, "diagnostics": [], "mutationAllowed": false })))
     };
     if dialect.owner == Owner::Admins && dialect.who.scopes.allows(Scope::Admin) {
-        return ask_on(ObservePlugins, move |_, sandbox, _| {
+        return Call::ask_on(ObservePlugins, move |_, sandbox, _| {
             list(sandbox.children.iter().map(|plugin| known(&admin::plugins::row(plugin))).collect())
         });
     }
-    ask_on(ListPlugins, move |_, loaded, _| {
+    Call::ask_on(ListPlugins, move |_, loaded, _| {
         let row = |plugin: &PluginSummary| {
             plugin_row(plugin.name.as_str(), &plugin.description, plugin.version.as_deref(), None)
         };
@@ -94,7 +91,7 @@ pub(super) fn effective(
     _: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let AgentEntry { id, tools, node_tools, .. } = agent(dialect, request)?.clone();
-    ask_on(ListPlugins, move |_, loaded, _| {
+    Call::ask_on(ListPlugins, move |_, loaded, _| {
         let offered = loaded.iter().filter(|plugin| tools.contains(&plugin.name)).map(|plugin| {
             let mut tool = tool(plugin);
             tool["rawDescription"] = plugin.description.as_str().into();
@@ -134,7 +131,7 @@ pub(super) fn catalog(
     _: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let id = agent(dialect, request)?.id.clone();
-    ask(ListPlugins, move |_, loaded, _| {
+    Call::ask(ListPlugins, move |_, loaded, _| {
         let tools = loaded.iter().map(|plugin| {
             let mut tool = tool(plugin);
             tool["defaultProfiles"] = json!([]);

@@ -6,12 +6,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, catalog, misfit};
-use crate::daemon::command::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
+use super::{Call, OpenClaw, Request, catalog};
+use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -80,7 +78,7 @@ pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>)
     let since = Timestamp::from_millis(
         turn.now().as_millis().saturating_sub(DAY.saturating_mul(days - 1).as_millis() as u64),
     );
-    ask(ListUsage { since }, move |_, rows, turn| summary(&rows, days, turn.now()))
+    Call::ask(ListUsage { since }, move |_, rows, turn| summary(&rows, days, turn.now()))
 }
 
 fn summary(rows: &[DayUsage], days: u32, now: Timestamp) -> Value {

@@ -7,15 +7,12 @@ use serde_json::{Value, json};
 
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
 use super::stream::{End, Told, stop_reason};
-use super::{Asker, Call, Calling, OpenClaw, Request, misfit, wire};
+use super::{Asker, Call, Calling, OpenClaw, Request, wire};
 use crate::access::Scope;
-use crate::conversation::command::{FollowRun, SessionCommand};
+use crate::conversation::command::FollowRun;
 use crate::conversation::event::{Cause, Outcome};
-use crate::conversation::reply::SessionReply;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How long `agent.wait` waits where the client does not say, and at most.
@@ -76,7 +73,7 @@ impl OpenClaw {
             told.waiting.push((vain.id, vain.until));
             return Ok(Call::Elsewhere);
         }
-        ask_either(FollowRun { run: vain.run.as_str().into() }, move |dialect: &mut Self, reply, turn| {
+        Call::ask_either(FollowRun { run: vain.run.as_str().into() }, move |dialect, reply, turn| {
             match reply {
                 Err(error) if error.code == ErrorCode::NotFound => {
                     let look = turn.now().after(LOOK).min(vain.until);

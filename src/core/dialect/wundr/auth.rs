@@ -11,15 +11,13 @@ use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
-use super::{Answered, Call, Calling, Request, Turn, Wundr, method};
+use super::{Answered, Call, Request, Turn, Wundr, method};
 use crate::access::pairing::CredentialFault;
 use crate::access::token::{Kind, TokenCommand, TokenReply};
 use crate::access::{Admitted, Grounds, Secret, jwt};
 use crate::dialect::calls::misfit;
 use crate::dialect::json::put;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// The parameters of `auth.refresh`.
@@ -107,20 +105,14 @@ impl Wundr {
 
     /// Has a fresh credential given out, and then looked at as if it had been shown.
     fn renew(&mut self, id: String, token: String, turn: &mut Turn<'_>) {
-        let command = Command::Token(Box::new(TokenCommand::Renew { id: token }));
-        self.ask_under((self.granted(&[]), RENEWAL_COST), command, turn, move |dialect, reply, turn| {
-            match reply {
-                Ok(Reply::Token(reply)) => match *reply {
-                    TokenReply::Rotated { secret, .. } => {
-                        turn.authenticate(dialect.shown(secret.expose().to_owned()));
-                        dialect.refreshing.push_back(Refreshing { id, fresh: Some(secret) });
-                    }
-                    _ => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
-                },
-                Ok(_) => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
-                Err(error) => turn.send(wire::refusal(&id, &Failure::of(&error))),
+        let terms = (self.granted(&[]), RENEWAL_COST);
+        self.under(terms, TokenCommand::Renew { id: token }, turn, move |dialect, reply, turn| match reply {
+            Ok(TokenReply::Rotated { secret, .. }) => {
+                turn.authenticate(dialect.shown(secret.expose().to_owned()));
+                dialect.refreshing.push_back(Refreshing { id, fresh: Some(secret) });
             }
-            Ok(Call::Elsewhere)
+            Ok(_) => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
+            Err(error) => turn.send(wire::refusal(&id, &Failure::of(&error))),
         });
     }
 

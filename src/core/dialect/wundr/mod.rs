@@ -155,7 +155,7 @@ fn ask_either<C: Ask + 'static>(
     question: C,
     then: impl FnOnce(&mut Wundr, Result<C::Reply, Error>, &mut Turn<'_>) -> Answered + 'static,
 ) -> Answered {
-    Call::ask(question.into(), |wundr, reply, turn| then(wundr, C::answer(reply), turn))
+    Call::ask_either(question, then)
 }
 
 impl Wundr {
@@ -178,10 +178,7 @@ impl Wundr {
         turn: &mut Turn<'_>,
         then: impl FnOnce(&mut Self, Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
     ) {
-        self.ask_under(terms, question.into(), turn, |wundr, reply, turn| {
-            then(wundr, C::answer(reply), turn);
-            Ok(Call::Elsewhere)
-        });
+        Calling::under(self, terms, question, turn, then);
     }
 }
 
