@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::config::ModelRef;
 use crate::config::catalog::AgentEntry;
 use crate::config::request::{ConfigRequest, SoulFile, SoulRequest};
@@ -118,14 +118,14 @@ fn soul_in(request: &Request<'_>, workspace: &str) -> Result<String, Error> {
 fn place(
     values: Vec<(String, Value)>,
     payload: impl FnOnce(&Value) -> Result<Value, Error> + 'static,
-) -> Result<Call, Error> {
+) -> Answered {
     Call::ask_on(ConfigRequest::Place { values, merge: true }, |_, now, _| {
         payload(&now.effective["agents"]).map(Call::Answer)
     })
 }
 
 /// `agents.create`: an agent with a soul of its own, and the default agent's model unless one is named.
-pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Make = request.read()?;
     no_face(request, asked.emoji.as_deref(), asked.avatar.as_deref())?;
     let id = id_of(&asked.name);
@@ -162,7 +162,7 @@ pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
 }
 
 /// `agents.update`: its model (null = as the default agent's) and where its soul is.
-pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Update = request.read()?;
     let agent = dialect.agent_of(request, &asked.agent_id)?;
     no_face(request, asked.emoji.as_deref(), asked.avatar.as_deref())?;
@@ -190,7 +190,7 @@ pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
 }
 
 /// `agents.delete`: out of the configuration; its sessions and its soul stay where they are.
-pub(super) fn delete(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn delete(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Delete = request.read()?;
     let agent = dialect.agent_of(request, &asked.agent_id)?;
     let id = agent.id.as_str().to_owned();
@@ -236,7 +236,7 @@ fn entry(soul: &SoulFile, with_text: bool) -> Value {
 }
 
 /// Looks at an agent's soul or changes it; `answer` is told its id, the folder, and the file.
-fn soul(agent: AgentId, text: Option<String>, answer: fn(Value, &SoulFile) -> Value) -> Result<Call, Error> {
+fn soul(agent: AgentId, text: Option<String>, answer: fn(Value, &SoulFile) -> Value) -> Answered {
     Call::ask(SoulRequest { agent: agent.clone(), text }, move |_, soul, _| {
         answer(json!({ "agentId": agent.as_str(), "workspace": folder(&soul.path) }), &soul)
     })
@@ -255,7 +255,7 @@ fn named(dialect: &OpenClaw, request: &Request<'_>, file: &File) -> Result<Agent
 }
 
 /// `agents.files.list`
-pub(super) fn files(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn files(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: File = request.read()?;
     let agent = dialect.agent_of(request, &asked.agent_id)?;
     soul(agent.id, None, |mut answer, soul| {
@@ -265,7 +265,7 @@ pub(super) fn files(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<
 }
 
 /// `agents.files.get`
-pub(super) fn file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: File = request.read()?;
     let agent = named(dialect, request, &asked)?;
     soul(agent, None, |mut answer, soul| {
@@ -275,11 +275,7 @@ pub(super) fn file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'
 }
 
 /// `agents.files.set`: its sessions have it from their next run on.
-pub(super) fn set_file(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn set_file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: File = request.read()?;
     let agent = named(dialect, request, &asked)?;
     let Some(content) = asked.content else { return Err(request.invalid("at /content: must be a string")) };

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::stream::{End, Told, usage_of};
 use super::wire::{Failure, Protocol};
-use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
+use super::{Answered, Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::conversation::command::{self, DescribeSession, Stop, Submit};
 use crate::conversation::event::{Cause, Outcome};
 use crate::conversation::reply::{Accepted, Injected, Stopped};
@@ -145,11 +145,7 @@ impl Prompt {
 }
 
 /// `chat.send`: answered at once with the run's name; what it says comes as events.
-pub(super) fn send(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn send(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let prompt = match prompt(dialect, request, turn) {
         Ok(Some(prompt)) => prompt,
         Ok(None) => return Ok(Call::Elsewhere),
@@ -237,14 +233,14 @@ pub(super) fn after_answer(protocol: Protocol, now: Timestamp) -> Timestamp {
 }
 
 /// Ends all that runs in a session.
-fn stop(session: &SessionKey, cause: Cause) -> Result<Call, Error> {
+fn stop(session: &SessionKey, cause: Cause) -> Answered {
     Call::ask_either(Stop { target: target(session), cause }, |dialect, reply, _| {
         stopped(reply.map(|Stopped { runs, .. }| dialect.names(&runs)))
     })
 }
 
 /// The answer to whoever ended these runs.
-fn stopped(runs: Result<Vec<String>, Error>) -> Result<Call, Error> {
+fn stopped(runs: Result<Vec<String>, Error>) -> Answered {
     let runs = match runs {
         // Nothing was ever said in it.
         Err(error) if error.code == ErrorCode::NotFound => Vec::new(),
@@ -254,11 +250,7 @@ fn stopped(runs: Result<Vec<String>, Error>) -> Result<Call, Error> {
 }
 
 /// `chat.abort`: one run, or all of a session.
-pub(super) fn abort(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn abort(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Abort {
@@ -284,11 +276,7 @@ pub(super) fn abort(
 }
 
 /// `chat.inject`: a message of the assistant that no model said.
-pub(super) fn inject(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn inject(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Inject {
@@ -315,11 +303,7 @@ pub(super) fn inject(
 }
 
 /// `agent`: answered twice, when the prompt is accepted and when its run has ended.
-pub(super) fn agent(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn agent(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Agent {
@@ -361,12 +345,7 @@ pub(super) fn agent(
 }
 
 /// Prompts for `agent`.
-fn prompt_agent(
-    dialect: &mut OpenClaw,
-    id: String,
-    prompt: Prompt,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+fn prompt_agent(dialect: &mut OpenClaw, id: String, prompt: Prompt, turn: &mut Turn<'_>) -> Answered {
     dialect.follow(&prompt.session, &prompt.key, None, turn);
     dialect.knows_nothing(&prompt.session);
     let run = turn.run_id();

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::follow::Known;
 use super::stream::{Frame, usage_of, wire_run};
 use super::wire::Protocol;
-use super::{Call, OpenClaw, Request, keys, stream, target};
+use super::{Answered, Call, OpenClaw, Request, keys, stream, target};
 use crate::conversation::command::ReadTranscript;
 use crate::conversation::reply::{LastRun, UnderWay};
 use crate::conversation::transcript::{Entry, Said, Transcript};
 use crate::dialect::Turn;
-use crate::error::{Error, ErrorCode};
+use crate::error::ErrorCode;
 use crate::ids::{RunId, Seq, SessionKey};
 use crate::prompt::thinking::Thinking;
 
@@ -28,20 +28,12 @@ const HISTORY_BYTES_MAX: usize = 256 * 1024;
 const MISSED_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// `chat.history`.
-pub(super) fn history(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn history(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     transcript(dialect, request, turn, |dialect, transcript, key| dialect.history_payload(transcript, key))
 }
 
 /// `chat.startup`: the history with what else a page shows first.
-pub(super) fn startup(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn startup(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     transcript(dialect, request, turn, |dialect, transcript, key| {
         let mut payload = dialect.history_payload(transcript, key);
         payload["agentsList"] = dialect.agents();
@@ -55,7 +47,7 @@ fn transcript(
     request: &Request<'_>,
     turn: &mut Turn<'_>,
     payload: fn(&OpenClaw, &Transcript, &str) -> Value,
-) -> Result<Call, Error> {
+) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct History {

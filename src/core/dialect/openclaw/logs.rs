@@ -3,17 +3,16 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Call, OpenClaw, Request};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::daemon::command::ReadLog;
 use crate::dialect::Turn;
-use crate::error::Error;
 
 /// How many lines and bytes are given to who does not say, and at most.
 const LINES: (usize, usize) = (500, 5000);
 const BYTES: (usize, usize) = (250_000, 1_000_000);
 
 /// `logs.tail`. There is no file: the lines are those that were written to stderr lately.
-pub(super) fn tail(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn tail(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Tail {

@@ -2,12 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::conversation::command::SessionFilter;
 use crate::conversation::reply::{SessionList, SessionState};
 use crate::daemon::command::{GetMachine, LaneRow, ListLanes, Machine};
 use crate::dialect::Turn;
-use crate::error::Error;
 use crate::tools::node::{ListNodes, NodeRow};
 
 /// The environment that is the daemon's own machine.
@@ -17,7 +16,7 @@ const GATEWAY: &str = "gateway";
 const SESSIONS_MAX: usize = 1000;
 
 /// `system.info`
-pub(super) fn info(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn info(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Call::ask(GetMachine, |dialect, machine, turn| {
         told(&machine, turn.now().millis_since(dialect.setup.started), &dialect.setup.version)
     })
@@ -43,7 +42,7 @@ fn told(machine: &Machine, up_ms: u64, version: &str) -> Value {
 }
 
 /// `environments.list`: the daemon's machine, and the nodes that are connected.
-pub(super) fn environments(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn environments(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Call::ask_on(GetMachine, |_, machine, _| {
         Call::ask(ListNodes, move |_, nodes, _| {
             let own = json!({
@@ -75,7 +74,7 @@ fn environment(node: &NodeRow) -> Value {
 }
 
 /// `diagnostics.lanes`: the lanes that clients named, and the sessions, each of which is one of its own.
-pub(super) fn lanes(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn lanes(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Call::ask_on(ListLanes, |_, lanes, _| {
         let running = SessionFilter {
             limit: SESSIONS_MAX,

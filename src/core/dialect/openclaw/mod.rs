@@ -154,6 +154,9 @@ enum Phase {
 /// What becomes of a request.
 type Call = calls::Call<OpenClaw>;
 
+/// What becomes of a request, or why it is refused.
+type Answered = Result<Call, Error>;
+
 /// Who is to be answered.
 pub(super) struct Asker {
     id: String,

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::wire::Rest;
-use super::{Call, OpenClaw, Request, wire};
+use super::{Answered, Call, OpenClaw, Request, wire};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::tools::node::{
@@ -69,12 +69,12 @@ fn row(node: &NodeRow) -> Value {
 }
 
 /// Asks which nodes there are.
-fn nodes(answer: impl FnOnce(Vec<NodeRow>, u64) -> Result<Value, Error> + 'static) -> Result<Call, Error> {
+fn nodes(answer: impl FnOnce(Vec<NodeRow>, u64) -> Result<Value, Error> + 'static) -> Answered {
     Call::ask_on(ListNodes, |_, nodes, turn| answer(nodes, turn.now().as_millis()).map(Call::Answer))
 }
 
 /// `node.list`: those that are connected.
-pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     nodes(|mut nodes, ts| {
         nodes.sort_by_key(|node| node.about.display_name.as_deref().unwrap_or(&node.id).to_lowercase());
         Ok(json!({ "ts": ts, "nodes": nodes.iter().map(row).collect::<Vec<_>>() }))
@@ -88,7 +88,7 @@ struct Named {
 }
 
 /// `node.describe`.
-pub(super) fn describe(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn describe(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Named { node_id } = request.read()?;
     nodes(move |nodes, ts| {
         let node = nodes.iter().find(|node| *node.id == *node_id.trim());
@@ -110,7 +110,7 @@ struct Invoke<'a> {
 }
 
 /// `node.invoke`: answered when the node has.
-pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let invoke: Invoke<'_> = request.read()?;
     let (node, command) = (invoke.node_id.trim().to_owned(), invoke.command.trim().to_owned());
     if node.is_empty() || command.is_empty() {
@@ -159,7 +159,7 @@ struct Failed {
 }
 
 /// `node.invoke.result`, from a node.
-pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let told: Outcome<'_> = request.read()?;
     let outcome = if told.ok {
         // JSON within a text, or JSON as it is.
@@ -183,7 +183,7 @@ struct Happened {
 }
 
 /// `node.event`, from a node.
-pub(super) fn event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Happened { event } = request.read()?;
     match EVENTS.iter().find(|(name, _)| *name == event) {
         Some((name, false)) => {
@@ -194,7 +194,7 @@ pub(super) fn event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -
 }
 
 /// `skills.bins`, from a node: it has no programs to look for, as there are no skills.
-pub(super) fn skills_bins(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn skills_bins(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "bins": [] })))
 }
 

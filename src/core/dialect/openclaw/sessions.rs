@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Call, OpenClaw, Request, catalog, keys, misfit, target};
+use super::{Answered, Call, OpenClaw, Request, catalog, keys, misfit, target};
 use crate::access::Owner;
 use crate::conversation::command::{
     self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionFilter, Submit,
@@ -265,12 +265,7 @@ fn searched(text: String) -> String {
 }
 
 /// Asks for a list and answers with what `payload` makes of it.
-fn listed(
-    dialect: &OpenClaw,
-    asked: Listing,
-    turn: &Turn<'_>,
-    payload: fn(Value) -> Value,
-) -> Result<Call, Error> {
+fn listed(dialect: &OpenClaw, asked: Listing, turn: &Turn<'_>, payload: fn(Value) -> Value) -> Answered {
     match filter(&asked, turn.now()) {
         None => Ok(Call::Answer(payload(dialect.session_list(&asked, SessionList::default(), turn.now())))),
         Some(filter) => Call::ask(filter, move |dialect, list, turn| {
@@ -280,20 +275,12 @@ fn listed(
 }
 
 /// `sessions.list`.
-pub(super) fn list(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     listed(dialect, request.read()?, turn, |list| list)
 }
 
 /// `sessions.subscribe`: tells of changes from here on; with what a list takes, the list as well.
-pub(super) fn subscribe(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn subscribe(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Listing = request.read()?;
     dialect.is_subscribed = true;
     if request.read::<Map<String, Value>>()?.is_empty() {
@@ -303,7 +290,7 @@ pub(super) fn subscribe(
 }
 
 /// `sessions.unsubscribe`.
-pub(super) fn unsubscribe(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn unsubscribe(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     dialect.is_subscribed = false;
     Ok(Call::Answer(json!({ "subscribed": false })))
 }
@@ -314,7 +301,7 @@ pub(super) fn messages_subscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
     turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     dialect.follow(&session, &key, None, turn);
     dialect.want_messages(&session, true);
@@ -326,18 +313,14 @@ pub(super) fn messages_unsubscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
     turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     dialect.want_messages(&session, false);
     Ok(Call::Answer(json!({ "subscribed": false, "key": key })))
 }
 
 /// `sessions.resolve`: the full key of the session that a key, an id or a label stands for.
-pub(super) fn resolve(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn resolve(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Resolve {
@@ -417,11 +400,7 @@ fn is_short_of(id: &str, session: &SessionKey) -> bool {
 }
 
 /// `sessions.preview`.
-pub(super) fn preview(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn preview(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Previews {
@@ -477,11 +456,7 @@ pub(super) fn preview(
 }
 
 /// `sessions.describe`.
-pub(super) fn describe(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn describe(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Some((session, _)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     Call::ask(
         DescribeSession { target: target(&session) },
@@ -490,11 +465,7 @@ pub(super) fn describe(
 }
 
 /// `sessions.create`: a session, and its first prompt where there is one.
-pub(super) fn create(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Create {
@@ -642,36 +613,24 @@ fn patch_of(request: &Request<'_>, now: Timestamp) -> Result<Patch, Error> {
 }
 
 /// `sessions.patch`: what the session is set to from its next run on.
-pub(super) fn patch(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn patch(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let patch = patch_of(request, turn.now())?;
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     settle(Configure { target: target(&session), patch }, key)
 }
 
 /// `sessions.reset`: a new conversation.
-pub(super) fn reset(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn reset(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     settle(Reset { target: target(&session) }, key)
 }
 
-fn settle(change: impl Ask<Reply = Box<SessionRow>> + 'static, key: String) -> Result<Call, Error> {
+fn settle(change: impl Ask<Reply = Box<SessionRow>> + 'static, key: String) -> Answered {
     Call::ask(change, move |dialect, row, _| dialect.settled(&key, &row))
 }
 
 /// `sessions.compact`: forgets all but the newest messages.
-pub(super) fn compact(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn compact(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Compact {
@@ -695,11 +654,7 @@ pub(super) fn compact(
 }
 
 /// `sessions.delete`: but for the main session, which clients count on.
-pub(super) fn delete(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn delete(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     if is_main(&session, &dialect.owner) {
         let name = keys::write(&session, &dialect.owner);

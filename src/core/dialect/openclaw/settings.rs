@@ -6,11 +6,11 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::config;
 use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use crate::dialect::Turn;
-use crate::error::{Error, ErrorCode};
+use crate::error::ErrorCode;
 
 /// The text of a file, as JSON.
 fn raw(file: &Value) -> Value {
@@ -41,22 +41,22 @@ fn snapshot(snapshot: &ConfigSnapshot) -> Value {
 }
 
 /// `config.get`.
-pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Call::ask(ConfigRequest::Get, |_, found, _| snapshot(&found))
 }
 
 /// `config.set` and `config.apply`: all of it. It is in effect when it is answered, but for what takes a
 /// restart, which the answer says.
-pub(super) fn config_set(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn config_set(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     set(request, false)
 }
 
 /// `config.patch`: what is to change.
-pub(super) fn config_patch(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn config_patch(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     set(request, true)
 }
 
-fn set(request: &Request<'_>, is_patch: bool) -> Result<Call, Error> {
+fn set(request: &Request<'_>, is_patch: bool) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Set {
@@ -80,11 +80,7 @@ fn set(request: &Request<'_>, is_patch: bool) -> Result<Call, Error> {
 }
 
 /// `config.schema`.
-pub(super) fn config_schema(
-    dialect: &mut OpenClaw,
-    _: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn config_schema(dialect: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let schema = config::schema();
     let hints = schema.hints.iter().map(|hint| {
         // Names such as `max_tokens` and `token_env` sound like secrets; none is ever a value here.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
-use super::{Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
+use super::{Answered, Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
 use crate::config::ModelRef;
 use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
 use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset};
@@ -107,7 +107,7 @@ pub(super) struct Asked {
 }
 
 /// Does what the command says; the answer to its request is followed by a `chat` event with the text.
-pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
+pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
     let target = target(&asked.session);
     let describe = |asked: Asked, tell: fn(&OpenClaw, Option<Box<SessionRow>>) -> String| {
         let described = DescribeSession { target: super::target(&asked.session) };
@@ -187,7 +187,7 @@ fn ask<C: Ask + 'static>(
     question: C,
     asked: Asked,
     tell: impl FnOnce(&OpenClaw, C::Reply) -> Option<String> + 'static,
-) -> Result<Call, Error> {
+) -> Answered {
     Call::ask_either(question, move |dialect, reply, turn| {
         let text = reply.and_then(|reply| tell(dialect, reply).ok_or_else(misfit));
         dialect.say_after(&asked, text, turn);

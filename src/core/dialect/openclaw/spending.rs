@@ -10,12 +10,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::usage::Sum;
-use super::{Call, OpenClaw, Request, catalog};
+use super::{Answered, Call, OpenClaw, Request, catalog};
 use crate::conversation::command::SessionFilter;
 use crate::conversation::reply::SessionRow;
 use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
-use crate::error::Error;
 use crate::time::Timestamp;
 
 /// How many sessions are told to who does not say, and at most; and how many are counted.
@@ -86,7 +85,7 @@ impl Range {
 }
 
 /// `sessions.usage`
-pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Asked = request.read()?;
     let range = Range::of(&asked, turn.now()).map_err(|why| request.invalid(&why))?;
     let since = range.since();

@@ -3,11 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, keys};
+use super::{Answered, Call, OpenClaw, Request, keys};
 use crate::access::Owner;
 use crate::agents::subagent::{AgentState, AgentStatus, List};
 use crate::dialect::Turn;
-use crate::error::Error;
 use crate::schedule::job::{Firing, FiringState, JobCommand, JobReply};
 
 /// How many tasks are told to who does not say, and at most.
@@ -41,7 +40,7 @@ impl Asked {
 }
 
 /// `tasks.list`: the latest changed first.
-pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Asked = request.read()?;
     let limit = asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     let who = dialect.owner.clone();

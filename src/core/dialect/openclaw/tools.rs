@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::access::{Owner, Scope};
 use crate::config::catalog::AgentEntry;
 use crate::daemon::operator::ObservePlugins;
@@ -17,7 +17,7 @@ use crate::tools::plugin::{ListPlugins, PluginSummary};
 const PROFILE: &str = "configured";
 
 /// `plugins.list`. Operators are told of those as well that could not be loaded, and why.
-pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let list = |plugins: Vec<Value>| {
         Ok(Call::Answer(json!({ "plugins": plugins, "diagnostics": [], "mutationAllowed": false })))
     };
@@ -85,11 +85,7 @@ fn agent<'a>(dialect: &'a OpenClaw, request: &Request<'_>) -> Result<&'a AgentEn
 }
 
 /// `tools.effective`: the tools that an agent is offered.
-pub(super) fn effective(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn effective(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let AgentEntry { id, tools, node_tools, .. } = agent(dialect, request)?.clone();
     Call::ask_on(ListPlugins, move |_, loaded, _| {
         let offered = loaded.iter().filter(|plugin| tools.contains(&plugin.name)).map(|plugin| {
@@ -125,11 +121,7 @@ pub(super) fn effective(
 }
 
 /// `tools.catalog`: the tools that an agent can be offered.
-pub(super) fn catalog(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn catalog(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let id = agent(dialect, request)?.id.clone();
     Call::ask(ListPlugins, move |_, loaded, _| {
         let tools = loaded.iter().map(|plugin| {

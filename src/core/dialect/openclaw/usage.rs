@@ -6,10 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, catalog};
+use super::{Answered, Call, OpenClaw, Request, catalog};
 use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
-use crate::error::Error;
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -63,12 +62,12 @@ impl Sum {
 }
 
 /// `usage.status`: what providers say is left of a plan. None is asked.
-pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "updatedAt": turn.now().as_millis(), "providers": [] })))
 }
 
 /// `usage.cost`: by day, and by model.
-pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     struct Cost {
         days: Option<f64>,
