@@ -10,8 +10,8 @@ use actix::prelude::*;
 
 use clawmux_core::access::{Owner, Principal};
 use clawmux_core::agents::registry::{Change, Effect, Moment, News, Step};
-use clawmux_core::agents::subagent::{AgentStatus, Spawn, SubAgentCommand, SubAgentReply};
-use clawmux_core::agents::team::{TeamCommand, TeamReply};
+use clawmux_core::agents::subagent::{AgentStatus, Spawn, Status, Stop, SubAgentCommand, SubAgentReply};
+use clawmux_core::agents::team::{self, Dissolve, Sent, TeamCommand, TeamReply};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::request::reply::Reply;
@@ -54,14 +54,14 @@ impl AgentSupervisor {
                         None => self.spawn(spawn, &principal, None, asker, ctx),
                         Some(parent) => self.look_and_spawn(spawn, parent, principal, asker, ctx),
                     },
-                    SubAgentCommand::List => {
+                    SubAgentCommand::List(_) => {
                         let list = SubAgentReply::List(self.rules.list(&principal));
-                        asker.reply(Ok(Reply::SubAgent(Box::new(list))));
+                        asker.reply(Ok(list.into()));
                     }
-                    SubAgentCommand::Status { agent } => {
+                    SubAgentCommand::Status(Status { agent }) => {
                         asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
                     }
-                    SubAgentCommand::Stop { agent, reason, force } => {
+                    SubAgentCommand::Stop(Stop { agent, reason, force }) => {
                         let stopped = self.rules.stop(now, &principal, &agent, reason, force);
                         self.answer(asker, stopped.map(agent_reply), ctx);
                     }
@@ -70,7 +70,7 @@ impl AgentSupervisor {
             Question::Team(Request { command, principal, asker }) => {
                 let is_new = matches!(command, TeamCommand::Create(_));
                 let reply = self.decide_team(command, &principal);
-                let reply = reply.map(|reply| Reply::Team(Box::new(reply)));
+                let reply = reply.map(Reply::Team);
                 if is_new {
                     self.answer_when_made(asker, reply, ctx);
                 } else {
@@ -108,14 +108,16 @@ impl AgentSupervisor {
         let at = &mut Moment { now: clock::now(), random: &mut clock::random };
         match command {
             TeamCommand::Create(create) => self.rules.create(at, by, create).map(TeamReply::Status),
-            TeamCommand::Status { team } => self.rules.status_of_team(by, &team).map(TeamReply::Status),
-            TeamCommand::Dissolve { team, reason } => {
+            TeamCommand::Status(team::Status { team }) => {
+                self.rules.status_of_team(by, &team).map(TeamReply::Status)
+            }
+            TeamCommand::Dissolve(Dissolve { team, reason }) => {
                 self.rules.dissolve(at.now, by, &team, reason).map(TeamReply::Status)
             }
             TeamCommand::Message(message) => {
                 let team = message.team.clone();
                 let (message, to) = self.rules.message(at, by, message)?;
-                Ok(TeamReply::Sent { team, message, to })
+                Ok(TeamReply::Sent(Sent { team, message, to }))
             }
         }
     }
@@ -297,5 +299,5 @@ impl AgentSupervisor {
 }
 
 fn agent_reply(status: AgentStatus) -> Reply {
-    Reply::SubAgent(Box::new(SubAgentReply::Status(Box::new(status))))
+    SubAgentReply::Status(Box::new(status)).into()
 }

@@ -39,7 +39,9 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::access::{Owner, Principal};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::memory::file::{FileCommand, FileId, FileRef, FileReply, FileRow, LIST_MAX, no_such};
+use clawmux_core::memory::file::{
+    Delete, FileCommand, FileId, FileList, FileRef, FileReply, FileRow, LIST_MAX, List, Status, no_such,
+};
 use clawmux_core::request::reply::Reply;
 use serde_json::json;
 
@@ -200,7 +202,7 @@ impl Files {
                 account.allowance.give_back(row.size);
                 account.files = account.files.saturating_sub(1);
             }
-            asker.reply(removed.map(|()| Reply::File(Box::new(FileReply::Deleted(id)))));
+            asker.reply(removed.map(|()| FileReply::Deleted(id).into()));
         }));
     }
 
@@ -270,8 +272,7 @@ impl Files {
 
     fn list(
         &mut self,
-        limit: usize,
-        offset: u64,
+        List { limit, offset }: List,
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
@@ -288,7 +289,7 @@ impl Files {
                         row.clone_from(&upload.row);
                     }
                 }
-                Reply::File(Box::new(FileReply::List { files: rows, total }))
+                FileReply::List(FileList { files: rows, total }).into()
             }));
         }));
     }
@@ -346,7 +347,7 @@ impl Files {
 }
 
 fn file(row: &FileRow) -> Result<Reply, Error> {
-    Ok(Reply::File(Box::new(FileReply::File(row.clone()))))
+    Ok(FileReply::File(row.clone()).into())
 }
 
 /// For the daemon's own user only.
@@ -378,12 +379,12 @@ impl Handler<Request<FileCommand>> for Files {
         let Request { command, principal, asker } = manage;
         let who = (asker, principal);
         match command {
-            FileCommand::Open { upload, about } => self.begin_or_go_on(upload, about, who, ctx),
+            FileCommand::Open(open) => self.begin_or_go_on(open, who, ctx),
             FileCommand::Write(chunk) => self.write(chunk, who, ctx),
-            FileCommand::Status(what) => self.status(what, who, ctx),
-            FileCommand::Read { file, offset, bytes_max } => self.read(file, (offset, bytes_max), who, ctx),
-            FileCommand::List { limit, offset } => self.list(limit, offset, who, ctx),
-            FileCommand::Delete(what) => self.delete(what, who, ctx),
+            FileCommand::Status(Status(what)) => self.status(what, who, ctx),
+            FileCommand::Read(read) => self.read(read, who, ctx),
+            FileCommand::List(list) => self.list(list, who, ctx),
+            FileCommand::Delete(Delete(what)) => self.delete(what, who, ctx),
         }
     }
 }

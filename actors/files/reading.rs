@@ -10,11 +10,10 @@ use bytes::Bytes;
 use clawmux_core::access::Principal;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::limits::limit::Limit;
-use clawmux_core::memory::file::{FileId, FileRef, FileReply, FileRow, PIECE_BYTES};
+use clawmux_core::memory::file::{FileId, FileRef, FileReply, FileRow, PIECE_BYTES, Piece, Read};
 use clawmux_core::prompt::attachment::{
     self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, Attachment,
 };
-use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
 
 use super::writing::failed;
@@ -48,11 +47,11 @@ impl Files {
     /// A piece of a finished file.
     pub(super) fn read(
         &mut self,
-        what: FileRef,
-        (offset, bytes_max): (u64, usize),
+        read: Read,
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
+        let Read { file: what, offset, bytes_max } = read;
         let id = what.id(&principal.owner);
         let bytes_max = bytes_max.min(PIECE_BYTES);
         if let Some(opened) = self.opened.get_mut(&id).filter(|opened| principal.sees(&opened.row.owner)) {
@@ -62,7 +61,7 @@ impl Files {
             let _ = self.pool.run(move || {
                 let piece = piece(&file, &row, offset, bytes_max);
                 figures.read_bytes.fetch_add(piece.as_ref().map_or(0, |piece| piece.len() as u64), Relaxed);
-                asker.reply(piece.map(|data| Reply::File(Box::new(FileReply::Piece { file: row, data }))));
+                asker.reply(piece.map(|data| FileReply::Piece(Piece { file: row, data }).into()));
             });
             return;
         }
@@ -92,7 +91,7 @@ impl Files {
                     files.opened.remove(&oldest);
                 }
                 files.opened.insert(id, opened);
-                files.read(what, (offset, bytes_max), (asker, principal), ctx);
+                files.read(read, (asker, principal), ctx);
             }
             Err(error) => asker.reply(Err(error)),
         }));

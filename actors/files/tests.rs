@@ -10,7 +10,7 @@ use clawmux_core::error::Detail;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::ids::Ticket;
 use clawmux_core::limits::limit::Limit;
-use clawmux_core::memory::file::{Chunk, FileAbout, UploadId};
+use clawmux_core::memory::file::{Chunk, FileAbout, Open, Piece, Read, UploadId, Written};
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
 use tokio::sync::mpsc;
@@ -108,7 +108,7 @@ impl Peer {
     async fn answer(&mut self) -> Result<FileReply, Error> {
         let deliver = tokio::time::timeout(Duration::from_secs(60), self.inbox.recv()).await;
         match deliver.expect("an answer in time").expect("it is there") {
-            Deliver::Reply(_, Ok(Reply::File(reply))) => Ok(*reply),
+            Deliver::Reply(_, Ok(Reply::File(reply))) => Ok(reply),
             Deliver::Reply(_, Err(error)) => Err(error),
             other => panic!("{other:?}"),
         }
@@ -121,7 +121,7 @@ impl Peer {
 
     async fn file(&mut self, command: FileCommand) -> FileRow {
         match self.ask(command).await {
-            Ok(FileReply::File(row)) => row,
+            Ok(FileReply::File(row) | FileReply::Written(Written::Complete(row))) => row,
             other => panic!("{other:?}"),
         }
     }
@@ -180,42 +180,45 @@ async fn pieces_sent_without_waiting_become_one_file_for_its_owner_only() {
     }
     ada.send(FileCommand::Write(Chunk { is_last: true, ..chunk(1, b"e") }));
     for received in 1..=4 {
-        assert_eq!(ada.answer().await, Ok(FileReply::Received(received)));
+        assert_eq!(ada.answer().await, Ok(FileReply::Written(Written::Received(received))));
     }
-    let Ok(FileReply::File(row)) = ada.answer().await else { panic!("its end") };
+    let Ok(FileReply::Written(Written::Complete(row))) = ada.answer().await else { panic!("its end") };
     assert!(row.is_complete && row.size == 5 && row.about.sha256 == digest(b"abcde"), "{row:?}");
     let path = world.folder.join(row.id.to_string());
     assert_eq!(std::fs::read(&path).unwrap(), b"abcde");
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(&world.folder)), (0o600, 0o700));
 
-    let read = FileCommand::Read { file: FileRef::File(row.id), offset: 2, bytes_max: 2 };
-    let piece = FileReply::Piece { file: row.clone(), data: Bytes::from_static(b"cd") };
+    let read = FileCommand::Read(Read { file: FileRef::File(row.id), offset: 2, bytes_max: 2 });
+    let piece = FileReply::Piece(Piece { file: row.clone(), data: Bytes::from_static(b"cd") });
     assert_eq!(ada.ask(read.clone()).await, Ok(piece.clone()));
     assert_eq!(world.peer(3, "admin").ask(read.clone()).await, Ok(piece));
     let mut bob = world.peer(2, "bob");
-    let commands =
-        [read, FileCommand::Status(FileRef::File(row.id)), FileCommand::Delete(FileRef::File(row.id))];
+    let commands = [
+        read,
+        FileCommand::Status(Status(FileRef::File(row.id))),
+        FileCommand::Delete(Delete(FileRef::File(row.id))),
+    ];
     for command in commands {
         assert_eq!(bob.ask(command).await.unwrap_err().code, ErrorCode::NotFound);
     }
     assert_eq!(
-        bob.ask(FileCommand::Status(of(1))).await.unwrap_err().code,
+        bob.ask(FileCommand::Status(Status(of(1)))).await.unwrap_err().code,
         ErrorCode::NotFound,
         "his own name"
     );
-    let list = FileCommand::List { limit: 10, offset: 0 };
-    assert_eq!(bob.ask(list.clone()).await, Ok(FileReply::List { files: vec![], total: 0 }));
-    assert_eq!(ada.ask(list).await, Ok(FileReply::List { files: vec![row.clone()], total: 1 }));
+    let list = FileCommand::List(List { limit: 10, offset: 0 });
+    assert_eq!(bob.ask(list.clone()).await, Ok(FileReply::List(FileList { files: vec![], total: 0 })));
+    assert_eq!(ada.ask(list).await, Ok(FileReply::List(FileList { files: vec![row.clone()], total: 1 })));
     // The same name of another is another file.
     bob.put(1, b"his").await.unwrap();
     assert_eq!(world.kept().len(), 2);
-    let past = FileCommand::Read { file: FileRef::File(row.id), offset: 6, bytes_max: 1 };
+    let past = FileCommand::Read(Read { file: FileRef::File(row.id), offset: 6, bytes_max: 1 });
     assert_eq!(ada.ask(past).await.unwrap_err().detail, Some(Detail::Received(5)));
     assert_eq!(ada.put(1, b"again").await.unwrap_err().code, ErrorCode::Conflict);
 
-    assert_eq!(ada.ask(FileCommand::Delete(of(1))).await, Ok(FileReply::Deleted(row.id)));
-    assert_eq!(ada.ask(FileCommand::Status(of(1))).await.unwrap_err().code, ErrorCode::NotFound);
+    assert_eq!(ada.ask(FileCommand::Delete(Delete(of(1)))).await, Ok(FileReply::Deleted(row.id)));
+    assert_eq!(ada.ask(FileCommand::Status(Status(of(1)))).await.unwrap_err().code, ErrorCode::NotFound);
     assert!(!path.exists() && world.figure("kept_bytes").await == 3);
     ada.put(1, b"anew").await.unwrap();
 }
@@ -230,7 +233,7 @@ async fn nothing_is_written_behind_a_gap_and_an_upload_goes_on_where_it_is() {
     ada.send(FileCommand::Write(Chunk { compressed: true, ..chunk(1, b"def") }));
     ada.send(FileCommand::Write(chunk(1, b"ghi")));
     ada.send(FileCommand::Write(Chunk { is_last: true, ..chunk(1, b"jkl") }));
-    assert_eq!(ada.answer().await, Ok(FileReply::Received(3)));
+    assert_eq!(ada.answer().await, Ok(FileReply::Written(Written::Received(3))));
     assert_eq!(ada.answer().await.unwrap_err().code, ErrorCode::InvalidRequest);
     for _ in 0..2 {
         let behind = ada.answer().await.unwrap_err();
@@ -243,8 +246,8 @@ async fn nothing_is_written_behind_a_gap_and_an_upload_goes_on_where_it_is() {
     let elsewhere =
         again.ask(FileCommand::Write(Chunk { offset: Some(4), ..chunk(1, b"x") })).await.unwrap_err();
     assert_eq!(elsewhere.detail, Some(Detail::Received(3)));
-    assert_eq!(again.file(FileCommand::Status(of(1))).await.size, 3);
-    let read = FileCommand::Read { file: of(1), offset: 0, bytes_max: 1 };
+    assert_eq!(again.file(FileCommand::Status(Status(of(1)))).await.size, 3);
+    let read = FileCommand::Read(Read { file: of(1), offset: 0, bytes_max: 1 });
     assert_eq!(again.ask(read).await.unwrap_err().code, ErrorCode::Conflict, "it is not complete");
     again.ask(FileCommand::Write(Chunk { offset: Some(3), ..chunk(1, b"def") })).await.unwrap();
     // Who had it lost it.
@@ -262,7 +265,7 @@ async fn an_upload_survives_a_restart_and_what_nobody_knows_is_swept() {
     let mut ada = world.peer(1, "ada");
     let about =
         FileAbout { name: Some("a.bin".into()), total: Some(data.len() as u64), ..FileAbout::default() };
-    let row = ada.file(FileCommand::Open { upload: upload(1), about }).await;
+    let row = ada.file(FileCommand::Open(Open { upload: upload(1), about })).await;
     assert!(row.size == 0 && !row.is_complete, "{row:?}");
     for piece in data[..12 << 20].chunks(1 << 20) {
         ada.ask(FileCommand::Write(chunk(1, piece))).await.unwrap();
@@ -272,7 +275,7 @@ async fn an_upload_survives_a_restart_and_what_nobody_knows_is_swept() {
     // As after a crash: what was not synced is not relied upon.
     let world = world.again(false).await;
     let mut ada = world.peer(1, "ada");
-    let begun = ada.file(FileCommand::Status(of(1))).await;
+    let begun = ada.file(FileCommand::Status(Status(of(1)))).await;
     assert_eq!((begun.size, begun.about.name.as_deref()), (8 << 20, Some("a.bin")));
     assert_eq!(world.figure("kept_bytes").await, 8 << 20);
     for (at, piece) in data.chunks(1 << 20).enumerate().skip(8).take(2) {
@@ -282,14 +285,14 @@ async fn an_upload_survives_a_restart_and_what_nobody_knows_is_swept() {
     // An orderly end keeps all of it.
     let world = world.again(true).await;
     let mut ada = world.peer(1, "ada");
-    assert_eq!(ada.file(FileCommand::Status(of(1))).await.size, 10 << 20);
+    assert_eq!(ada.file(FileCommand::Status(Status(of(1)))).await.size, 10 << 20);
     let rest = Chunk { offset: Some(10 << 20), is_last: true, ..chunk(1, &data[10 << 20..]) };
     let row = ada.file(FileCommand::Write(rest)).await;
     assert_eq!((row.size, row.about.sha256), (20 << 20, digest(&data)));
     eventually("strangers to be swept", async || world.kept().len() == 1).await;
     assert_eq!(world.kept(), [row.id.to_string()]);
     let world = world.again(true).await;
-    assert_eq!(world.peer(1, "ada").file(FileCommand::Status(FileRef::File(row.id))).await, row);
+    assert_eq!(world.peer(1, "ada").file(FileCommand::Status(Status(FileRef::File(row.id)))).await, row);
 }
 
 #[actix::test]
@@ -303,7 +306,7 @@ async fn a_quota_is_exact_under_uploads_side_by_side() {
     let mut taken = 0;
     for _ in 0..30 {
         match ada.answer().await {
-            Ok(FileReply::Received(4000)) => taken += 1,
+            Ok(FileReply::Written(Written::Received(4000))) => taken += 1,
             Err(error) => {
                 let limit = Some(Detail::Limit { name: Limit::FileQuotaBytes, limit: 100_000 });
                 assert_eq!((error.code, error.detail), (ErrorCode::TooLarge, limit));
@@ -317,14 +320,17 @@ async fn a_quota_is_exact_under_uploads_side_by_side() {
     assert_eq!(on_disk, 100_000, "nothing is left of what was refused");
     world.peer(2, "bob").put(1, b"his own").await.unwrap();
     let announced = FileAbout { total: Some(1), ..FileAbout::default() };
-    let refused = ada.ask(FileCommand::Open { upload: upload(200), about: announced }).await.unwrap_err();
+    let refused =
+        ada.ask(FileCommand::Open(Open { upload: upload(200), about: announced })).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::TooLarge, "{refused}");
     // What is given up makes room.
-    let Ok(FileReply::List { files, .. }) = ada.ask(FileCommand::List { limit: 100, offset: 0 }).await else {
+    let Ok(FileReply::List(FileList { files, .. })) =
+        ada.ask(FileCommand::List(List { limit: 100, offset: 0 })).await
+    else {
         panic!("a list")
     };
     let grown = files.iter().find(|file| file.size == 4000).unwrap();
-    ada.ask(FileCommand::Delete(FileRef::File(grown.id))).await.unwrap();
+    ada.ask(FileCommand::Delete(Delete(FileRef::File(grown.id)))).await.unwrap();
     assert_eq!(world.figure("kept_bytes").await, 96_007);
     ada.put(201, &[1; 4000]).await.unwrap();
     ada.put(202, &[1; 1]).await.unwrap_err();
@@ -345,7 +351,7 @@ async fn uploads_that_do_not_grow_are_given_up_and_there_are_not_too_many() {
     world.files.send(Look).await.unwrap();
     eventually("uploads to be given up", async || world.figure("uploads").await == 0).await;
     assert_eq!((world.figure("kept_bytes").await, world.kept().len()), (4, 1));
-    assert_eq!(ada.ask(FileCommand::Status(of(0))).await.unwrap_err().code, ErrorCode::NotFound);
+    assert_eq!(ada.ask(FileCommand::Status(Status(of(0)))).await.unwrap_err().code, ErrorCode::NotFound);
     ada.put(200, b"x").await.unwrap();
 }
 
@@ -371,7 +377,9 @@ async fn files_come_along_with_a_prompt_of_their_owner() {
         FileAbout { name: Some("a.txt".into()), media_type: Some("text/csv".into()), ..FileAbout::default() };
     let text = Chunk { about: Some(about), is_last: true, ..chunk(1, b"a,b") };
     let text = ada.file(FileCommand::Write(text)).await;
-    let Ok(FileReply::File(large)) = ada.put(2, &vec![b'x'; attachment_bytes() + 1]).await else {
+    let Ok(FileReply::Written(Written::Complete(large))) =
+        ada.put(2, &vec![b'x'; attachment_bytes() + 1]).await
+    else {
         panic!("it")
     };
     ada.ask(FileCommand::Write(first(3, b"x"))).await.unwrap();

@@ -8,7 +8,9 @@ use clawmux_core::access::Principal;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::limits::limit::Limit;
-use clawmux_core::memory::file::{Chunk, FileAbout, FileId, FileRef, FileReply, FileRow, UploadId, no_such};
+use clawmux_core::memory::file::{
+    Chunk, FileAbout, FileId, FileRef, FileReply, FileRow, Open, UploadId, Written, no_such,
+};
 use clawmux_core::request::reply::Reply;
 
 use super::writing::{self, Taken, Writing};
@@ -58,7 +60,7 @@ pub(super) enum State {
 }
 
 /// What a thread made of an upload.
-struct Written {
+struct Progress {
     writing: Box<Writing>,
     outcome: Outcome,
     answers: Answers,
@@ -80,8 +82,7 @@ impl Files {
     /// `file.upload`: begins an upload, or says how far it has come.
     pub(super) fn begin_or_go_on(
         &mut self,
-        upload: UploadId,
-        about: FileAbout,
+        Open { upload, about }: Open,
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
@@ -254,7 +255,7 @@ impl Files {
         let figures = self.figures.clone();
         let job = move || {
             let (outcome, answers) = write_all(&mut writing, batch, &figures);
-            Written { writing, outcome, answers }
+            Progress { writing, outcome, answers }
         };
         match self.pool.run(job) {
             Ok(written) => {
@@ -268,8 +269,8 @@ impl Files {
     }
 
     /// A thread is through with what came for an upload; none where it fell.
-    fn written(&mut self, id: FileId, written: Option<Written>, ctx: &mut Context<Self>) {
-        let Written { writing, outcome, answers } = match written {
+    fn written(&mut self, id: FileId, written: Option<Progress>, ctx: &mut Context<Self>) {
+        let Progress { writing, outcome, answers } = match written {
             Some(written) => written,
             None => {
                 let Some(upload) = self.uploads.get(&id) else { return };
@@ -278,7 +279,7 @@ impl Files {
                 // What the thread had counted besides stays counted until the next start.
                 self.account(&row.owner).allowance.give_back(unsaved);
                 let writing = Box::new(self.writing(&row));
-                Written { writing, outcome: Outcome::Refused { is_hopeless: false }, answers: Vec::new() }
+                Progress { writing, outcome: Outcome::Refused { is_hopeless: false }, answers: Vec::new() }
             }
         };
         let Some(upload) = self.uploads.get_mut(&id) else { return };
@@ -339,7 +340,7 @@ impl Files {
             }
             files.account(&row.owner).uploads -= 1;
             let left = files.uploads.remove(&id);
-            asker.reply(file(&row));
+            asker.reply(Ok(FileReply::Written(Written::Complete(row.clone())).into()));
             if let Some(Upload { waiting, deleter, .. }) = left {
                 waiting.into_iter().for_each(|(asker, _)| asker.reply(Err(complete(row.upload))));
                 if let Some(asker) = deleter {
@@ -377,7 +378,7 @@ impl Files {
                 }
             }
             if let Some(asker) = asker {
-                asker.reply(removed.map(|()| Reply::File(Box::new(FileReply::Deleted(id)))));
+                asker.reply(removed.map(|()| FileReply::Deleted(id).into()));
             }
         }));
     }
@@ -418,7 +419,7 @@ fn write_all(writing: &mut Writing, batch: Vec<(Asker, Chunk)>, figures: &Figure
         figures.received_bytes.fetch_add(writing.received().saturating_sub(before), Relaxed);
         outcome = match taken {
             Ok(Taken::Some(received)) => {
-                answers.push((asker, Ok(Reply::File(Box::new(FileReply::Received(received))))));
+                answers.push((asker, Ok(FileReply::Written(Written::Received(received)).into())));
                 Outcome::Some
             }
             Ok(Taken::All(digest)) => Outcome::All(asker, digest),

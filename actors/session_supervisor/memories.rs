@@ -4,8 +4,7 @@
 
 use clawmux_core::access::{Owner, Principal, Scope};
 use clawmux_core::ids::SessionKey;
-use clawmux_core::memory::{MemoryCommand, MemoryReply, NewMemory, Query, Stored};
-use clawmux_core::request::reply::Reply;
+use clawmux_core::memory::{Delete, Deleted, MemoryCommand, MemoryReply, NewMemory, Query, Stored};
 
 use super::reading::{described, no_such};
 use super::requests::answer;
@@ -51,12 +50,12 @@ impl SessionSupervisor {
                     ask(&store, Remember(Box::new(memory))).await??;
                     MemoryReply::Stored(stored)
                 }
-                MemoryCommand::Delete { id } => {
+                MemoryCommand::Delete(Delete { id }) => {
                     ask(&store, Forget { id: id.clone(), owner }).await??;
-                    MemoryReply::Deleted { id }
+                    MemoryReply::Deleted(Deleted { id })
                 }
             };
-            Ok(Reply::Memory(Box::new(reply)))
+            Ok(reply)
         });
     }
 }

@@ -38,7 +38,7 @@ use clawmux_core::access::{
     self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
 };
 use clawmux_core::agents::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
-use clawmux_core::agents::team::{Coordination, Relayed, TeamNews, TeamReply, TeamState, TeamStatus};
+use clawmux_core::agents::team::{Coordination, Relayed, Sent, TeamNews, TeamReply, TeamState, TeamStatus};
 use clawmux_core::config::ModelRef;
 use clawmux_core::config::catalog::{Access, AgentEntry, Catalog, ModelEntry};
 use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
@@ -72,8 +72,8 @@ use clawmux_core::dialect::xeno::Xeno;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, RunId, Seq, SessionKey, Ticket};
-use clawmux_core::memory::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
-use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
+use clawmux_core::memory::file::{FileAbout, FileId, FileList, FileReply, FileRow, Piece, UploadId, Written};
+use clawmux_core::memory::{self, Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::{Assignment, Settings};
@@ -628,7 +628,7 @@ fn report_of(value: &Value) -> Report {
 }
 
 fn memory_reply(reply: MemoryReply) -> Reply {
-    Reply::Memory(Box::new(reply))
+    Reply::Memory(reply)
 }
 
 /// The tier and the kind of an entry.
@@ -639,7 +639,7 @@ fn memory_words(value: &Value) -> (Tier, Kind) {
 /// What is said of files: a row, bytes of one, how far one has come, one that is no more.
 fn file_reply_of(value: &Value) -> Result<FileReply, String> {
     if let Some(received) = value["received"].as_u64() {
-        return Ok(FileReply::Received(received));
+        return Ok(FileReply::Written(Written::Received(received)));
     }
     let id = FileId::parse(&text(value, "id")).ok_or("no id of a file")?;
     if value["deleted"] == true {
@@ -661,8 +661,10 @@ fn file_reply_of(value: &Value) -> Result<FileReply, String> {
         updated: Timestamp::from_millis(1000),
     };
     Ok(match value["piece"].as_str() {
-        Some(data) => FileReply::Piece { file, data: data.to_owned().into() },
-        None if value["list"] == true => FileReply::List { files: vec![file], total: 1 },
+        Some(data) => FileReply::Piece(Piece { file, data: data.to_owned().into() }),
+        None if value["list"] == true => FileReply::List(FileList { files: vec![file], total: 1 }),
+        // What is whole came with its last piece.
+        None if file.is_complete => FileReply::Written(Written::Complete(file)),
         None => FileReply::File(file),
     })
 }
@@ -691,7 +693,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             job: text(value, "job").into(),
             scheduled: Timestamp::from_millis(count(value, "at")),
         })),
-        "file" => Reply::File(Box::new(file_reply_of(value)?)),
+        "file" => Reply::File(file_reply_of(value)?),
         "status" => Reply::Daemon(DaemonReply::Status(Status {
             version: text(value, "version"),
             plugins: count(value, "plugins") as usize,
@@ -724,7 +726,9 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             .unwrap_or_default(),
             total: count(value, "total"),
         })),
-        "forgotten" => memory_reply(MemoryReply::Deleted { id: value.as_str().unwrap_or_default().into() }),
+        "forgotten" => memory_reply(MemoryReply::Deleted(memory::Deleted {
+            id: value.as_str().unwrap_or_default().into(),
+        })),
         "config" => Reply::Config(ConfigReply::Config(Box::new(ConfigSnapshot {
             path: text(value, "path"),
             exists: value["exists"] == true,
@@ -755,9 +759,9 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 calls: count(day, "calls"),
             })
         })?)),
-        "agent" => Reply::SubAgent(Box::new(SubAgentReply::Status(Box::new(agent_of(value)?)))),
-        "team" => Reply::Team(Box::new(TeamReply::Status(team_of(value)?))),
-        "sent" => Reply::Team(Box::new(TeamReply::Sent {
+        "agent" => Reply::SubAgent(SubAgentReply::Status(Box::new(agent_of(value)?))),
+        "team" => Reply::Team(TeamReply::Status(team_of(value)?)),
+        "sent" => Reply::Team(TeamReply::Sent(Sent {
             team: text(value, "team").into(),
             message: text(value, "id"),
             to: list(&value["to"], |id| Ok(id.as_str().unwrap_or_default().into()))?,
@@ -1286,12 +1290,19 @@ fn describe(command: &Command) -> String {
         // The words of newer commands are their own names and fields, without their area's.
         other => {
             let shown = format!("{other:?}");
-            let inner = |shown: &str| Some(shown.split_once('(')?.1.strip_suffix(')')?.to_owned());
-            let areas = ["Session", "Daemon", "Node", "Plugin", "Config"];
-            let area = shown.split('(').next().filter(|area| areas.contains(area));
-            let Some(asked) = area.and_then(|_| inner(&shown)) else { return shown };
-            let name = asked.split('(').next().unwrap_or_default();
-            inner(&asked).filter(|fields| fields.starts_with(name)).unwrap_or(asked)
+            let split = |shown: &'_ str| {
+                let (name, rest) = shown.strip_suffix(')')?.split_once('(')?;
+                Some((name.to_owned(), rest.to_owned()))
+            };
+            let Some((area, asked)) = split(&shown) else { return shown };
+            // Of some, the scripts say the struct besides.
+            let is_said = |name: &String| !["Query", "Spawn", "Create", "Message"].contains(&name.as_str());
+            let fields = split(&asked).filter(|(name, fields)| fields.starts_with(name) && is_said(name));
+            let words = fields.map_or(asked, |(_, fields)| fields);
+            match area.as_str() {
+                "Session" | "Daemon" | "Node" | "Plugin" | "Config" => words,
+                area => format!("{area}({words})"),
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::access::Owner;
 use crate::conversation::event::Usage;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{SessionKey, SubAgentId, TeamId};
+use crate::request::ask::area;
 use crate::target::Target;
 use crate::time::Timestamp;
 
@@ -14,28 +15,41 @@ pub const TASK_BYTES_MAX: usize = 64 * 1024;
 /// How many bytes weigh as much as a small request.
 const WEIGHED_BYTES: usize = 64 * 1024;
 
-/// What can be asked about agents that work for a session.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SubAgentCommand {
-    /// Put one to work.
-    Spawn(Spawn),
-    /// Those that the caller may see, the latest changed first.
-    List,
-    /// How one is.
-    Status {
-        /// Which.
-        agent: SubAgentId,
-    },
-    /// End one with all that work for it.
-    Stop {
-        /// Which.
-        agent: SubAgentId,
-        /// Why, for people.
-        reason: Option<String>,
-        /// Whether it is to be over afterwards, whatever it was before: also where it is over already,
-        /// and where a team misses it.
-        force: bool,
-    },
+area! {
+    /// What can be asked about agents that work for a session.
+    SubAgent(SubAgentCommand => SubAgentReply) {
+        /// Put one to work.
+        Spawn(Spawn) => Status(Box<AgentStatus>),
+        /// Those that the caller may see, the latest changed first.
+        List(List) => List(Vec<AgentStatus>),
+        /// How one is.
+        Status(Status) => Status(Box<AgentStatus>),
+        /// End one with all that work for it.
+        Stop(Stop) => Status(Box<AgentStatus>),
+    }
+}
+
+/// The agents that the caller may see, the latest changed first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct List;
+
+/// How an agent is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The agent.
+    pub agent: SubAgentId,
+}
+
+/// End an agent with all that work for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// The agent.
+    pub agent: SubAgentId,
+    /// Why, for people.
+    pub reason: Option<String>,
+    /// Whether it is to be over afterwards, whatever it was before: also where it is over already,
+    /// and where a team misses it.
+    pub force: bool,
 }
 
 /// An agent to be put to work.
@@ -230,8 +244,8 @@ impl SubAgentCommand {
     pub fn weight(&self) -> usize {
         match self {
             Self::Spawn(spawn) => 1 + spawn.task.description.len() / WEIGHED_BYTES,
-            Self::List => 64,
-            Self::Status { .. } | Self::Stop { .. } => 1,
+            Self::List(_) => 64,
+            Self::Status(_) | Self::Stop(_) => 1,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A method answers at once, or says what to ask and what to do with the reply: answer, or ask on
 //! ([`Call`]). What a request costs is spent with its first question, also where its parameters are
 //! refused: a rate that is used up is said first. What a dialect asks for itself
-//! ([`Calling::ask_aside`]) costs nothing, and nobody is answered.
+//! ([`Calling::aside`]) costs nothing, and nobody is answered.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,8 @@ use super::Turn;
 use crate::access::Scope;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
+use crate::request::ask::Ask;
+pub(super) use crate::request::ask::misfit;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
 
@@ -34,18 +36,38 @@ pub(super) type Then<D> =
     Box<dyn FnOnce(&mut D, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call<D>, Error>>;
 
 impl<D> Call<D> {
-    /// Asks the daemon; `then` makes the answer.
-    pub(super) fn ask(
-        command: Command,
-        then: impl FnOnce(&mut D, Result<Reply, Error>, &mut Turn<'_>) -> Result<Self, Error> + 'static,
+    /// Asks the daemon; `told` makes the answer of its reply.
+    pub(super) fn ask<C: Ask + 'static>(
+        question: C,
+        told: impl FnOnce(&mut D, C::Reply, &mut Turn<'_>) -> Value + 'static,
     ) -> Result<Self, Error> {
-        Ok(Self::Ask(Box::new(command), Box::new(then)))
+        Self::ask_on(question, |dialect, reply, turn| Ok(Self::Answer(told(dialect, reply, turn))))
     }
-}
 
-/// The reply is to another command: a fault of clawmux.
-pub(super) fn misfit() -> Error {
-    ErrorCode::Internal.error("internal error: the reply does not fit the request")
+    /// Asks the daemon, where `told` makes no answer of what is the reply to another question.
+    pub(super) fn ask_one_of<C: Ask + 'static>(
+        question: C,
+        told: impl FnOnce(&mut D, C::Reply) -> Option<Value> + 'static,
+    ) -> Result<Self, Error> {
+        Self::ask_on(question, |dialect, reply, _| told(dialect, reply).map(Self::Answer).ok_or_else(misfit))
+    }
+
+    /// Asks the daemon; `then` makes the answer of its reply, or asks on.
+    pub(super) fn ask_on<C: Ask + 'static>(
+        question: C,
+        then: impl FnOnce(&mut D, C::Reply, &mut Turn<'_>) -> Result<Self, Error> + 'static,
+    ) -> Result<Self, Error> {
+        Self::ask_either(question, |dialect, reply, turn| then(dialect, reply?, turn))
+    }
+
+    /// The same, where `then` is told of a refusal, too.
+    pub(super) fn ask_either<C: Ask + 'static>(
+        question: C,
+        then: impl FnOnce(&mut D, Result<C::Reply, Error>, &mut Turn<'_>) -> Result<Self, Error> + 'static,
+    ) -> Result<Self, Error> {
+        let then: Then<D> = Box::new(|dialect, reply, turn| then(dialect, C::answer(reply), turn));
+        Ok(Self::Ask(Box::new(question.into()), then))
+    }
 }
 
 /// A question whose reply is awaited.
@@ -139,7 +161,7 @@ pub(super) trait Calling: Sized + 'static {
         let (mut asker, command, then): (_, _, Then<Self>) = match (call, asker) {
             (Ok(Call::Ask(command, then)), asker) => (asker, Ok(*command), then),
             (Err(error), asker @ Some(_)) if cost > 0 => {
-                (asker, Err(error), Box::new(|_, reply, _| Err(reply.err().unwrap_or_else(misfit))))
+                (asker, Err(error), Box::new(|_, reply, _| reply.map(|_| Call::Elsewhere)))
             }
             (Ok(Call::Answer(payload)), Some(asker)) => return self.answer(asker, Ok(payload), turn),
             (Err(error), Some(asker)) => return self.answer(asker, Err(error), turn),
@@ -151,26 +173,30 @@ pub(super) trait Calling: Sized + 'static {
     }
 
     /// Asks the daemon for something no client waits for.
-    fn ask_aside(
+    fn aside<C: Ask + 'static>(
         &mut self,
-        command: Command,
+        question: C,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Self, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call<Self>, Error> + 'static,
+        then: impl FnOnce(&mut Self, Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
     ) -> Ticket {
         let needs = self.scope(None);
-        self.ask_under((needs, 0), command, turn, then)
+        self.under((needs, 0), question, turn, then)
     }
 
     /// The same under this scope, and at this cost.
-    fn ask_under(
+    fn under<C: Ask + 'static>(
         &mut self,
         (needs, cost): (Scope, u32),
-        command: Command,
+        question: C,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Self, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call<Self>, Error> + 'static,
+        then: impl FnOnce(&mut Self, Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
     ) -> Ticket {
-        let ticket = turn.execute(needs, cost, Ok(command));
-        self.calls().pending.insert(ticket, Pending { asker: None, then: Box::new(then) });
+        let ticket = turn.execute(needs, cost, Ok(question.into()));
+        let then: Then<Self> = Box::new(|dialect, reply, turn| {
+            then(dialect, C::answer(reply), turn);
+            Ok(Call::Elsewhere)
+        });
+        self.calls().pending.insert(ticket, Pending { asker: None, then });
         ticket
     }
 

@@ -1,6 +1,7 @@
 //! JSON as all dialects read and write it: parameters with tolerance, values that always have a text.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::{Error, ErrorCode};
@@ -45,6 +46,13 @@ pub(super) fn even_null<'de, D: serde::Deserializer<'de>>(
 /// JSON of a value that always has one: no map key but text, no writer that fails.
 pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".into())
+}
+
+/// Gives an object this member, where there is one.
+pub(super) fn put(object: &mut Value, name: &str, member: Option<impl Into<Value>>) {
+    if let Some(member) = member {
+        object[name] = member.into();
+    }
 }
 
 /// The beginning of `text`, cut at a character.

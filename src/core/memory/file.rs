@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::access::Owner;
 use crate::error::{Error, ErrorCode};
+use crate::request::ask::area;
 use crate::time::Timestamp;
 
 /// How many bytes of a file are read at once for who gets it. Above what a connection may have
@@ -186,63 +187,101 @@ impl fmt::Debug for Chunk {
     }
 }
 
-/// What can be asked about files of clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FileCommand {
-    /// Begin an upload, or say how far it has come; what this connection sends then belongs to it.
-    Open {
-        /// The upload.
-        upload: UploadId,
-        /// What is said of the file.
-        about: FileAbout,
-    },
-    /// A piece of an upload.
-    Write(Chunk),
-    /// How a file is, finished or not.
-    Status(FileRef),
-    /// Bytes of a finished file.
-    Read {
-        /// The file.
-        file: FileRef,
-        /// From where on.
-        offset: u64,
-        /// At most so many; [`PIECE_BYTES`] at most.
-        bytes_max: usize,
-    },
-    /// The caller's files, or for an admin everybody's; the latest begun first.
-    List {
-        /// At most so many, and [`LIST_MAX`] at most.
-        limit: usize,
-        /// Without the first so many.
-        offset: u64,
-    },
-    /// Remove a file, or give an upload up.
-    Delete(FileRef),
+area! {
+    /// What can be asked about files of clients.
+    File(FileCommand => FileReply) {
+        /// Begin an upload, or say how far it has come; what this connection sends then belongs to it.
+        Open(Open) => File(FileRow),
+        /// A piece of an upload.
+        Write(Chunk) => Written(Written),
+        /// How a file is, finished or not.
+        Status(Status) => File(FileRow),
+        /// Bytes of a finished file.
+        Read(Read) => Piece(Piece),
+        /// The caller's files, or for an admin everybody's; the latest begun first.
+        List(List) => List(FileList),
+        /// Remove a file, or give an upload up.
+        Delete(Delete) => Deleted(FileId),
+    }
 }
 
 /// The answer to a [`FileCommand`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileReply {
-    /// To `Open`, `Status`, and to the last `Write` of an upload.
+    /// To `Open` and `Status`.
     File(FileRow),
-    /// To any other `Write`: so many bytes have come in all.
-    Received(u64),
+    /// To `Write`.
+    Written(Written),
     /// To `Read`.
-    Piece {
-        /// The file.
-        file: FileRow,
-        /// Its bytes from the offset on; none where that is the end.
-        data: Bytes,
-    },
+    Piece(Piece),
     /// To `List`.
-    List {
-        /// As many as were asked for.
-        files: Vec<FileRow>,
-        /// How many there are.
-        total: u64,
-    },
+    List(FileList),
     /// To `Delete`.
     Deleted(FileId),
+}
+
+/// Begin an upload, or say how far it has come; what this connection sends then belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The upload.
+    pub upload: UploadId,
+    /// What is said of the file.
+    pub about: FileAbout,
+}
+
+/// How a file is, finished or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(pub FileRef);
+
+/// Bytes of a finished file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The file.
+    pub file: FileRef,
+    /// From where on.
+    pub offset: u64,
+    /// At most so many; [`PIECE_BYTES`] at most.
+    pub bytes_max: usize,
+}
+
+/// The caller's files, or for an admin everybody's; the latest begun first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct List {
+    /// At most so many, and [`LIST_MAX`] at most.
+    pub limit: usize,
+    /// Without the first so many.
+    pub offset: u64,
+}
+
+/// Remove a file, or give an upload up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delete(pub FileRef);
+
+/// What became of a piece of an upload: it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// So many bytes have come in all, and there are more to come.
+    Received(u64),
+    /// It was the last one, and this is the file.
+    Complete(FileRow),
+}
+
+/// Bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The file.
+    pub file: FileRow,
+    /// Its bytes from the offset on; none where that is the end.
+    pub data: Bytes,
+}
+
+/// Files that there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileList {
+    /// As many as were asked for.
+    pub files: Vec<FileRow>,
+    /// How many there are.
+    pub total: u64,
 }
 
 /// A file, finished or not.
@@ -270,10 +309,10 @@ impl FileCommand {
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
         match self {
-            Self::Open { .. } | Self::Status(_) | Self::Delete(_) => 1,
+            Self::Open(_) | Self::Status(_) | Self::Delete(_) => 1,
             Self::Write(chunk) => 1 + chunk.data.len() / WEIGHED_BYTES,
-            Self::Read { bytes_max, .. } => 1 + bytes_max / WEIGHED_BYTES,
-            Self::List { .. } => HEAVY,
+            Self::Read(Read { bytes_max, .. }) => 1 + bytes_max / WEIGHED_BYTES,
+            Self::List(_) => HEAVY,
         }
     }
 }

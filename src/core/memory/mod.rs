@@ -28,6 +28,7 @@ use crate::access::Owner;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::SessionKey;
 use crate::limits::limit::Limit;
+use crate::request::ask::area;
 use crate::target::Target;
 use crate::time::Timestamp;
 pub use embedding::Embedding;
@@ -188,18 +189,23 @@ impl Query {
     }
 }
 
-/// What can be asked about what is remembered.
-#[derive(Clone, Debug, PartialEq)]
-pub enum MemoryCommand {
-    /// Look for something.
-    Query(Query),
-    /// Remember something.
-    Store(NewMemory),
-    /// Forget something.
-    Delete {
-        /// Its id.
-        id: String,
-    },
+area! {
+    /// What can be asked about what is remembered.
+    Memory(MemoryCommand => MemoryReply) {
+        /// Look for something.
+        Query(Query) => Found(Found),
+        /// Remember something.
+        Store(NewMemory) => Stored(Stored),
+        /// Forget something.
+        Delete(Delete) => Deleted(Deleted),
+    }
+}
+
+/// Forget something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delete {
+    /// Its id.
+    pub id: String,
 }
 
 /// The answer to a [`MemoryCommand`].
@@ -209,11 +215,15 @@ pub enum MemoryReply {
     Found(Found),
     /// To `Store`: it is on the disk.
     Stored(Stored),
-    /// To `Delete`: it is there no more.
-    Deleted {
-        /// Its id.
-        id: String,
-    },
+    /// To `Delete`.
+    Deleted(Deleted),
+}
+
+/// Something is there no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deleted {
+    /// Its id.
+    pub id: String,
 }
 
 /// What answers a query.
@@ -269,7 +279,7 @@ impl MemoryCommand {
         match self {
             Self::Query(query) => query.session.as_mut(),
             Self::Store(new) => new.session.as_mut(),
-            Self::Delete { .. } => None,
+            Self::Delete(_) => None,
         }
     }
 
@@ -281,7 +291,7 @@ impl MemoryCommand {
         match self {
             Self::Query(query) => query.check(),
             Self::Store(new) => new.check(),
-            Self::Delete { .. } => Ok(()),
+            Self::Delete(_) => Ok(()),
         }
     }
 
@@ -290,7 +300,7 @@ impl MemoryCommand {
         match self {
             Self::Query(_) => 1 + ANSWER_BYTES_MAX / WEIGHED_BYTES,
             Self::Store(new) => 1 + new.content.len() / WEIGHED_BYTES,
-            Self::Delete { .. } => 1,
+            Self::Delete(_) => 1,
         }
     }
 }

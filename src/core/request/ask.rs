@@ -20,9 +20,13 @@ pub trait Ask: Into<Command> {
     /// # Errors
     /// The refusal; `Internal` where something else was answered, which is a fault of clawmux.
     fn answer(reply: Result<Reply, Error>) -> Result<Self::Reply, Error> {
-        let misfit = || ErrorCode::Internal.error("internal error: the reply does not fit the request");
         Self::take(reply?).ok_or_else(misfit)
     }
+}
+
+/// The reply is to another question: a fault of clawmux.
+pub(crate) fn misfit() -> Error {
+    ErrorCode::Internal.error("internal error: the reply does not fit the request")
 }
 
 /// The commands of an area, each with its variant of the area's replies.

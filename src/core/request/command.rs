@@ -1,19 +1,21 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
 use crate::access::Scope;
-use crate::access::pairing::DeviceCommand;
-use crate::access::token::TokenCommand;
+use crate::access::pairing::{DeviceCommand, DeviceReply};
+use crate::access::token::{TokenCommand, TokenReply};
 use crate::agents::subagent::SubAgentCommand;
 use crate::agents::team::TeamCommand;
 use crate::config::request::ConfigCommand;
-use crate::conversation::approval::ApprovalCommand;
+use crate::conversation::approval::{ApprovalCommand, ApprovalReply};
 use crate::conversation::command::SessionCommand;
 use crate::daemon::command::DaemonCommand;
 use crate::daemon::operator::OperatorCommand;
 use crate::error::Error;
 use crate::memory::MemoryCommand;
 use crate::memory::file::FileCommand;
-use crate::schedule::job::JobCommand;
+use crate::request::ask::Ask;
+use crate::request::reply::Reply;
+use crate::schedule::job::{JobCommand, JobReply};
 use crate::tools::node::NodeCommand;
 use crate::tools::plugin::PluginCommand;
 
@@ -31,20 +33,19 @@ pub struct Request {
 
 /// Everything that can be asked of the daemon: one area for each actor that answers.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "most of what is asked is about sessions")]
 pub enum Command {
     /// Something about sessions.
     Session(SessionCommand),
     /// Something about tool calls that wait for approval.
     Approval(ApprovalCommand),
     /// Something about what is remembered.
-    Memory(Box<MemoryCommand>),
+    Memory(MemoryCommand),
     /// Something about agents that work for a session.
-    SubAgent(Box<SubAgentCommand>),
+    SubAgent(SubAgentCommand),
     /// Something about teams of agents.
-    Team(Box<TeamCommand>),
+    Team(TeamCommand),
     /// Something about files.
-    File(Box<FileCommand>),
+    File(FileCommand),
     /// Something about jobs that are done at set times.
     Job(Box<JobCommand>),
     /// Something about paired devices.
@@ -63,19 +64,32 @@ pub enum Command {
     Operator(OperatorCommand),
 }
 
-/// The areas of which the commands are not tied to replies one by one.
-macro_rules! boxed {
-    ($($area:ident($command:ty)),*) => {
-        $(impl From<$command> for Command {
-            fn from(command: $command) -> Self {
-                Self::$area(command.into())
+/// The areas whose commands are tied to their replies as a whole, not one by one.
+macro_rules! whole {
+    ($($area:ident($command:ty => $reply:ty)),*) => {
+        $(
+            impl From<$command> for Command {
+                fn from(command: $command) -> Self {
+                    Self::$area(command.into())
+                }
             }
-        })*
+
+            impl Ask for $command {
+                type Reply = $reply;
+
+                fn take(reply: Reply) -> Option<$reply> {
+                    match reply {
+                        Reply::$area(reply) => Some(*reply),
+                        _ => None,
+                    }
+                }
+            }
+        )*
     };
 }
 
-boxed!(Approval(ApprovalCommand), Memory(MemoryCommand), SubAgent(SubAgentCommand), Team(TeamCommand));
-boxed!(File(FileCommand), Job(JobCommand), Device(DeviceCommand), Token(TokenCommand));
+whole!(Approval(ApprovalCommand => ApprovalReply), Job(JobCommand => JobReply));
+whole!(Device(DeviceCommand => DeviceReply), Token(TokenCommand => TokenReply));
 
 impl Command {
     /// What it costs besides what its method does.

@@ -23,13 +23,13 @@ pub enum Reply {
     /// To `Approval`.
     Approval(Box<ApprovalReply>),
     /// To `Memory`.
-    Memory(Box<MemoryReply>),
+    Memory(MemoryReply),
     /// To `SubAgent`.
-    SubAgent(Box<SubAgentReply>),
+    SubAgent(SubAgentReply),
     /// To `Team`.
-    Team(Box<TeamReply>),
+    Team(TeamReply),
     /// To `File`.
-    File(Box<FileReply>),
+    File(FileReply),
     /// To `Job`.
     Job(Box<JobReply>),
     /// To `Device`.

@@ -9,6 +9,7 @@ use crate::access::Owner;
 use crate::agents::subagent::{AgentStatus, Task};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{SubAgentId, TeamId};
+use crate::request::ask::area;
 use crate::time::Timestamp;
 
 /// The most members of a team.
@@ -26,25 +27,34 @@ pub const MESSAGES_MAX: usize = 64;
 /// The longest name of a team or a role, and the longest reason or description, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
 
-/// What can be asked about teams of agents.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TeamCommand {
-    /// Form one and put it to work.
-    Create(Create),
-    /// How one is.
-    Status {
-        /// Which.
-        team: TeamId,
-    },
-    /// A message from one member to another, or to all others.
-    Message(Message),
-    /// End one with all its members and all that work for these.
-    Dissolve {
-        /// Which.
-        team: TeamId,
-        /// Why, for people.
-        reason: Option<String>,
-    },
+area! {
+    /// What can be asked about teams of agents.
+    Team(TeamCommand => TeamReply) {
+        /// Form one and put it to work.
+        Create(Create) => Status(TeamStatus),
+        /// How one is.
+        Status(Status) => Status(TeamStatus),
+        /// A message from one member to another, or to all others.
+        Message(Message) => Sent(Sent),
+        /// End one with all its members and all that work for these.
+        Dissolve(Dissolve) => Status(TeamStatus),
+    }
+}
+
+/// How a team is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The team.
+    pub team: TeamId,
+}
+
+/// End a team with all its members and all that work for these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dissolve {
+    /// The team.
+    pub team: TeamId,
+    /// Why, for people.
+    pub reason: Option<String>,
 }
 
 /// A team to be formed.
@@ -141,15 +151,19 @@ pub struct Message {
 pub enum TeamReply {
     /// To `Create`, `Status` and `Dissolve`: how the team is now.
     Status(TeamStatus),
-    /// To `Message`: it waits for its turn, for these members.
-    Sent {
-        /// The team.
-        team: TeamId,
-        /// The message's name.
-        message: String,
-        /// For whom.
-        to: Vec<SubAgentId>,
-    },
+    /// To `Message`.
+    Sent(Sent),
+}
+
+/// A message waits for its turn, for these members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// The team.
+    pub team: TeamId,
+    /// The message's name.
+    pub message: String,
+    /// For whom.
+    pub to: Vec<SubAgentId>,
 }
 
 /// How a team is.
@@ -269,7 +283,7 @@ impl TeamCommand {
     pub fn weight(&self) -> usize {
         match self {
             // Its members' statuses come back.
-            Self::Create(_) | Self::Status { .. } | Self::Dissolve { .. } => 4,
+            Self::Create(_) | Self::Status(_) | Self::Dissolve(_) => 4,
             Self::Message(_) => 2,
         }
     }

@@ -3,14 +3,13 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Call;
 use super::event::owner_name;
+use super::method::ask_one_of;
 use super::method::{Method, Request, method};
-use super::{Call, misfit};
 use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Pending, Verdict};
 use crate::error::Error;
 use crate::ids::ApprovalId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
@@ -22,7 +21,7 @@ pub(super) const METHODS: &[Method] = &[
 /// `admin.approvals`: `{"approvals": [..]}`, the longest waiting first.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    ask(ApprovalCommand::List, |reply| match reply {
+    ask_one_of(ApprovalCommand::List, |reply| match reply {
         ApprovalReply::List(list) => {
             Some(json!({ "approvals": list.iter().map(|pending| row(pending)).collect::<Vec<_>>() }))
         }
@@ -60,7 +59,7 @@ fn deny(request: &Request) -> Result<Call, Error> {
 
 fn decide(id: String, verdict: Verdict, word: &'static str) -> Result<Call, Error> {
     let command = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
-    ask(command, move |reply| match reply {
+    ask_one_of(command, move |reply| match reply {
         ApprovalReply::Decided { id, session, run, decided } => Some(json!({
             "approval": id.as_str(),
             "session": session.as_str(),
@@ -69,16 +68,6 @@ fn decide(id: String, verdict: Verdict, word: &'static str) -> Result<Call, Erro
             word: true,
         })),
         _ => None,
-    })
-}
-
-fn ask(
-    command: ApprovalCommand,
-    told: impl FnOnce(ApprovalReply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Approval(command), |_, reply, _| match reply? {
-        Reply::Approval(reply) => told(*reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
     })
 }
 

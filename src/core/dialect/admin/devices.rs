@@ -3,14 +3,13 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Call;
 use super::event::owner_name;
+use super::method::ask_one_of;
 use super::method::{Method, Request, method};
-use super::{Call, misfit};
 use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
 use crate::access::{About, Role, Scope, Scopes};
 use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
@@ -23,7 +22,7 @@ pub(super) const METHODS: &[Method] = &[
 /// `admin.devices`: `{"pending": [..], "paired": [..]}`, the latest first. No token is ever in it.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    ask(DeviceCommand::List, |reply| match reply {
+    ask_one_of(DeviceCommand::List, |reply| match reply {
         DeviceReply::List(list) => Some(json!({
             "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
             "paired": list.paired.iter().map(device).collect::<Vec<_>>(),
@@ -41,7 +40,7 @@ struct Asked {
 /// `admin.device.approve`: `{"request", "device", "role", "approved": true}`.
 fn approve(request: &Request) -> Result<Call, Error> {
     let Asked { request } = request.read()?;
-    ask(DeviceCommand::Approve { request }, |reply| match reply {
+    ask_one_of(DeviceCommand::Approve { request }, |reply| match reply {
         DeviceReply::Approved { request, role, device } => {
             Some(json!({ "request": request, "device": &*device.id, "role": role.name(), "approved": true }))
         }
@@ -52,7 +51,7 @@ fn approve(request: &Request) -> Result<Call, Error> {
 /// `admin.device.reject`: `{"request", "device", "rejected": true}`.
 fn reject(request: &Request) -> Result<Call, Error> {
     let Asked { request } = request.read()?;
-    ask(DeviceCommand::Reject { request }, |reply| match reply {
+    ask_one_of(DeviceCommand::Reject { request }, |reply| match reply {
         DeviceReply::Rejected { request, device } => {
             Some(json!({ "request": request, "device": &*device, "rejected": true }))
         }
@@ -71,7 +70,7 @@ struct Named {
 fn revoke(request: &Request) -> Result<Call, Error> {
     let Named { device, role } = request.read()?;
     let role = role.map(|name| role_of(&name)).transpose()?;
-    ask(DeviceCommand::Revoke { device, role }, |reply| match reply {
+    ask_one_of(DeviceCommand::Revoke { device, role }, |reply| match reply {
         DeviceReply::Revoked { device, roles, .. } => {
             let roles: Vec<_> = roles.into_iter().map(Role::name).collect();
             Some(json!({ "device": &*device, "roles": roles, "revoked": true }))
@@ -83,16 +82,6 @@ fn revoke(request: &Request) -> Result<Call, Error> {
 fn role_of(name: &str) -> Result<Role, Error> {
     Role::from_name(name).ok_or_else(|| {
         ErrorCode::InvalidRequest.error("there is no such role: it is \"operator\" or \"node\"")
-    })
-}
-
-fn ask(
-    command: DeviceCommand,
-    told: impl FnOnce(DeviceReply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Device(command), |_, reply, _| match reply? {
-        Reply::Device(reply) => told(*reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
     })
 }
 

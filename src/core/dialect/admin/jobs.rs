@@ -7,13 +7,12 @@ use serde_json::{Value, json};
 
 use super::event::owner_name;
 use super::method::{Method, Request, invalid, method};
+use super::method::{ask_on, ask_one_of};
 use super::{Call, misfit};
 use crate::error::Error;
 use crate::ids::{AgentId, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::schedule::job::{Firing, JobCommand, JobPatch, JobReply, JobView, NewJob, Order, Place};
 use crate::schedule::{Misfire, Plan};
 use crate::time::Timestamp;
@@ -44,7 +43,7 @@ fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
     ask_on(JobCommand::List, |reply| {
         let JobReply::Jobs(jobs) = reply else { return Err(misfit()) };
-        ask(JobCommand::Status, move |reply| match reply {
+        ask_one_of(JobCommand::Status, move |reply| match reply {
             JobReply::Status(status) => Some(json!({
                 "jobs": jobs.iter().map(job).collect::<Vec<_>>(),
                 "draining": !status.is_enabled,
@@ -150,7 +149,7 @@ fn switch(job: String, on: bool) -> Result<Call, Error> {
 /// `admin.job.run`: `{"job", "scheduled_ms"}` once it is begun; `admin.job.runs` says what came of it.
 fn run(request: &Request) -> Result<Call, Error> {
     let Named { job } = request.read()?;
-    ask(JobCommand::Start { job }, |reply| match reply {
+    ask_one_of(JobCommand::Start { job }, |reply| match reply {
         JobReply::Started { job, scheduled } => {
             Some(json!({ "job": job.as_str(), "scheduled_ms": scheduled.as_millis() }))
         }
@@ -161,7 +160,7 @@ fn run(request: &Request) -> Result<Call, Error> {
 /// `admin.job.remove`: `{"removed"}`.
 fn remove(request: &Request) -> Result<Call, Error> {
     let Named { job } = request.read()?;
-    ask(JobCommand::Remove { job }, |reply| match reply {
+    ask_one_of(JobCommand::Remove { job }, |reply| match reply {
         JobReply::Removed(removed) => Some(json!({ "removed": removed })),
         _ => None,
     })
@@ -177,29 +176,14 @@ struct Runs {
 /// `admin.job.runs`: `{"runs": [..]}`, the latest first.
 fn runs(request: &Request) -> Result<Call, Error> {
     let Runs { job, limit } = request.read()?;
-    ask(JobCommand::Runs { job, limit: limit.unwrap_or(RUNS) }, |reply| match reply {
+    ask_one_of(JobCommand::Runs { job, limit: limit.unwrap_or(RUNS) }, |reply| match reply {
         JobReply::Runs(firings) => Some(json!({ "runs": firings.iter().map(firing).collect::<Vec<_>>() })),
         _ => None,
     })
 }
 
-fn ask(command: JobCommand, told: impl FnOnce(JobReply) -> Option<Value> + 'static) -> Result<Call, Error> {
-    ask_on(command, |reply| told(reply).map(Call::Answer).ok_or_else(misfit))
-}
-
-/// The same, where more may be asked then.
-fn ask_on(
-    command: JobCommand,
-    then: impl FnOnce(JobReply) -> Result<Call, Error> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Job(Box::new(command)), |_, reply, _| match reply? {
-        Reply::Job(reply) => then(*reply),
-        _ => Err(misfit()),
-    })
-}
-
 fn ask_for_job(command: JobCommand) -> Result<Call, Error> {
-    ask(command, |reply| match reply {
+    ask_one_of(command, |reply| match reply {
         JobReply::Job(view) => Some(job(&view)),
         _ => None,
     })

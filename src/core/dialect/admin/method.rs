@@ -135,7 +135,15 @@ pub(super) fn ask_on<Q: Ask + 'static>(
     question: Q,
     then: impl FnOnce(Q::Reply) -> Result<Call, Error> + 'static,
 ) -> Result<Call, Error> {
-    Call::ask(question.into(), |_, reply, _| then(Q::answer(reply)?))
+    Call::ask_on(question, |_, reply, _| then(reply))
+}
+
+/// Asks the daemon, where `told` makes no answer of what is the reply to another question.
+pub(super) fn ask_one_of<Q: Ask + 'static>(
+    question: Q,
+    told: impl FnOnce(Q::Reply) -> Option<Value> + 'static,
+) -> Result<Call, Error> {
+    Call::ask_one_of(question, |_, reply| told(reply))
 }
 
 #[cfg(test)]

@@ -329,15 +329,16 @@ impl Admin {
             let why = "invalid admin.unfollow params: it takes {\"follow\"}, a number";
             return Err(ErrorCode::InvalidRequest.error(why));
         };
-        let answer = move |ended: bool| Ok(Call::Answer(json!({ "follow": follow.0, "ended": ended })));
+        let answer = move |ended: bool| json!({ "follow": follow.0, "ended": ended });
         let Some(at) = self.follows.iter().position(|known| known.ticket == follow) else {
-            return answer(false);
+            return Ok(Call::Answer(answer(false)));
         };
-        let command = match self.follows.swap_remove(at).followed {
-            Followed::Session(key) => Command::from(Detach { target: Target::Session(key), follow }),
-            Followed::Everything => Unwatch { watch: follow }.into(),
-        };
-        Call::ask(command, move |_, reply, _| reply.and_then(|_| answer(true)))
+        match self.follows.swap_remove(at).followed {
+            Followed::Session(key) => {
+                Call::ask(Detach { target: Target::Session(key), follow }, move |_, _, _| answer(true))
+            }
+            Followed::Everything => Call::ask(Unwatch { watch: follow }, move |_, _, _| answer(true)),
+        }
     }
 
     fn on_event(&mut self, ticket: Ticket, event: &Published, turn: &mut Turn<'_>) {
@@ -471,7 +472,7 @@ pub async fn answer<F: Future<Output = Result<Reply, Error>>>(
                 let now = Timestamp::default();
                 then(&mut admin, reply, &mut Turn::new(now, &mut actions, &mut tickets, &mut random))?
             }
-            Call::Elsewhere => return Err(misfit()),
+            Call::Elsewhere => panic!("it is answered elsewhere"),
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::conversation::event::{Cause, Logged};
 use crate::daemon::operator::{ExportEvents, FindSession, FoundSession, ReadEvents};
 use crate::error::Error;
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::request::ask::Ask;
 use crate::target::Target;
 
 /// The methods.
@@ -108,8 +107,7 @@ fn tail(request: &Request) -> Result<Call, Error> {
     let Tail { session, after_seq } = request.read()?;
     find(session, move |key, _| {
         let attach = Attach { target: Target::Session(key), after: after_seq.map(Seq) };
-        Call::ask(attach.into(), |admin, reply, _| {
-            let attached = Attach::answer(reply)?;
+        Call::ask(attach, |admin, attached, _| {
             let ticket = admin.calls.replying();
             let answer = json!({
                 "session": attached.session.as_str(),
@@ -118,7 +116,7 @@ fn tail(request: &Request) -> Result<Call, Error> {
                 "head": attached.head.0,
             });
             admin.follows.push(Follow { ticket, followed: Followed::Session(attached.session) });
-            Ok(Call::Answer(answer))
+            answer
         })
     })
 }
@@ -126,11 +124,10 @@ fn tail(request: &Request) -> Result<Call, Error> {
 /// `admin.events`: `{"follow"}`; all that happens is told from then on.
 fn events(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    Call::ask(Watch.into(), |admin, reply, _| {
-        Watch::answer(reply)?;
+    Call::ask(Watch, |admin, _, _| {
         let ticket = admin.calls.replying();
         admin.follows.push(Follow { ticket, followed: Followed::Everything });
-        Ok(Call::Answer(json!({ "follow": ticket.0 })))
+        json!({ "follow": ticket.0 })
     })
 }
 

@@ -7,13 +7,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Call;
 use super::method::{Method, Request, invalid, method};
-use super::{Call, misfit};
 use crate::access::token::{Configured, Kind, Token, TokenCommand, TokenReply};
 use crate::access::{Scope, Scopes};
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
@@ -89,10 +87,7 @@ fn rotate(request: &Request) -> Result<Call, Error> {
 }
 
 fn ask(command: TokenCommand) -> Result<Call, Error> {
-    Call::ask(Command::Token(Box::new(command)), |_, reply, _| match reply? {
-        Reply::Token(reply) => Ok(Call::Answer(told(*reply))),
-        _ => Err(misfit()),
-    })
+    super::method::ask(command, told)
 }
 
 fn told(reply: TokenReply) -> Value {

@@ -4,14 +4,14 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::wire::Place;
-use super::{Ask, Call, READ, WRITE};
+use super::wire::{self, Id, Place};
+use super::{Call, MISFIT, Opens, Then, answer};
 use crate::access::{Principal, Scope};
-use crate::conversation::approval::{ApprovalCommand, Verdict};
+use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Verdict, may_decide};
 use crate::dialect::json::{Params, invalid};
 use crate::error::Error;
 use crate::ids::{ApprovalId, SessionKey};
-use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
 
 #[derive(Deserialize)]
@@ -27,44 +27,62 @@ struct Deny {
 }
 
 /// The scope by which somebody may decide: that of approvers or operators, else that of users.
-fn needed(who: &Principal) -> Scope {
+pub(super) fn needed(who: &Principal) -> Scope {
     let decides = [Scope::Approve, Scope::Admin].into_iter().find(|scope| who.scopes.allows(*scope));
     decides.unwrap_or(Scope::Write)
 }
 
 /// `approval.approve`
-pub(super) fn approve(who: &Principal, params: Params<'_>) -> Call {
+pub(super) fn approve(params: Params<'_>) -> Result<Call, Error> {
     let method = "approval.approve";
-    let asked = params.read::<Approve>(method);
-    let verdict = asked.map(|asked| (asked.id, Verdict::Approve { input: asked.input }));
-    Call::plain(needed(who), WRITE, verdict.and_then(|verdict| decide(method, verdict)))
+    let Approve { id, input } = params.read(method)?;
+    decide(method, id, Verdict::Approve { input })
 }
 
 /// `approval.deny`
-pub(super) fn deny(who: &Principal, params: Params<'_>) -> Call {
+pub(super) fn deny(params: Params<'_>) -> Result<Call, Error> {
     let method = "approval.deny";
-    let reason = |reason: Option<String>| reason.filter(|reason| !reason.trim().is_empty());
-    let asked = params.read::<Deny>(method);
-    let verdict = asked.map(|asked| (asked.id, Verdict::Deny { reason: reason(asked.reason) }));
-    Call::plain(needed(who), WRITE, verdict.and_then(|verdict| decide(method, verdict)))
+    let Deny { id, reason } = params.read(method)?;
+    decide(method, id, Verdict::Deny { reason: reason.filter(|reason| !reason.trim().is_empty()) })
 }
 
-fn decide(method: &str, (id, verdict): (Option<String>, Verdict)) -> Result<Command, Error> {
+fn decide(method: &str, id: Option<String>, verdict: Verdict) -> Result<Call, Error> {
     let id = id.filter(|id| !id.is_empty()).ok_or_else(|| invalid(method, "missing field `id`"))?;
     verdict.check().map_err(|error| invalid(method, &error.message))?;
     let decide = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
-    Ok(Command::Approval(decide))
+    Ok(ask(decide, |id, reply, _| match reply {
+        ApprovalReply::Decided { id: approval, decided, .. } => {
+            Some(answer::decided(id, approval, &decided.decision))
+        }
+        _ => None,
+    }))
 }
 
 /// `approval.list`
-pub(super) fn list(who: &Principal, params: Params<'_>) -> Call {
-    match session(who, params) {
-        Ok(session) => {
-            let command = Ok(Command::Approval(ApprovalCommand::List));
-            Call { ask: Ask::Approvals(session), ..Call::plain(needed(who), READ, command) }
-        }
-        Err(error) => Call::plain(needed(who), READ, Err(error)),
-    }
+pub(super) fn list(who: &Principal, params: Params<'_>) -> Result<Call, Error> {
+    let session = session(who, params)?;
+    Ok(ask(ApprovalCommand::List, move |id, reply, who| {
+        let ApprovalReply::List(calls) = reply else { return None };
+        let is_asked = |of: &SessionKey| session.as_ref().is_none_or(|session| session == of);
+        let calls = calls.iter().filter(|call| is_asked(&call.session));
+        let calls = calls.filter(|call| may_decide(who, &call.prompted_by));
+        Some(answer::waiting(id, calls, &who.owner))
+    }))
+}
+
+fn ask(
+    command: ApprovalCommand,
+    told: impl FnOnce(&Id, &ApprovalReply, &Principal) -> Option<String> + 'static,
+) -> Call {
+    let then: Then = Box::new(|exoclaw, (_, id), reply, turn| {
+        let told = match reply {
+            Ok(Reply::Approval(reply)) => told(&id, &reply, &exoclaw.who),
+            Ok(_) => None,
+            Err(error) => Some(wire::refusal(&id, &wire::describe(&error))),
+        };
+        turn.send(told.unwrap_or_else(|| wire::refusal(&id, MISFIT)));
+    });
+    Call { command: Ok(command.into()), opens: Opens::Nothing, then }
 }
 
 /// The session whose calls are asked for; none = those of all.

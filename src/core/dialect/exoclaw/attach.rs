@@ -6,20 +6,20 @@
 use std::sync::Arc;
 
 use super::wire::{self, Id};
-use super::{TURNS_MAX, Turn, payload};
-use crate::conversation::command::{Attach, AttachTurns, SessionCommand};
+use super::{Call, Exoclaw, Opens, Stream, TURNS_MAX, Told, Turn, answer, payload};
+use crate::conversation::command::{Attach, AttachTurns};
 use crate::conversation::event::{Event, Logged, Published};
+use crate::conversation::reply::Attached;
 use crate::dialect::json::invalid;
 use crate::error::Error;
-use crate::ids::{RunId, Seq, SessionKey};
-use crate::request::command::Command;
+use crate::ids::{RunId, Seq, SessionKey, Ticket};
 use crate::target::Target;
 
 /// What a `session.attach` asks for besides what everybody is told who attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wants {
+struct Wants {
     /// Who prompted, what came along, what was decided; and in the answer the agent and the model.
-    pub(super) details: bool,
+    details: bool,
     /// What the model thinks.
     thoughts: bool,
     /// Only runs from their prompt on: it begins with a prompt, before which others may have begun.
@@ -30,23 +30,32 @@ pub(super) struct Wants {
 ///
 /// # Errors
 /// `InvalidRequest` where it says twice where to begin, or asks for too many turns.
-pub(super) fn command(asked: &wire::SessionAttach, target: Target) -> Result<(Command, Wants), Error> {
+pub(super) fn call(asked: &wire::SessionAttach, target: Target) -> Result<Call, Error> {
     let method = "session.attach";
     let wants = Wants {
         details: asked.turns.is_some() || asked.thoughts.is_some(),
         thoughts: asked.thoughts == Some(true),
         whole_runs: asked.turns.is_some(),
     };
-    let command = match (asked.turns, asked.after_seq) {
+    let follow =
+        move |exoclaw: &mut Exoclaw, (ticket, id): (Ticket, Id), told: Attached, turn: &mut Turn<'_>| {
+            let Attached { session, after, head, model, .. } = told;
+            let agent = session.agent();
+            let banner = wants.details.then_some((&*agent, model.as_ref()));
+            turn.send(answer::attached(&id, session.seen_by(&exoclaw.who.owner), head, banner));
+            let told = Told::Session(ToldSession::new(session, wants, after, head));
+            exoclaw.streams.push(Stream { ticket, id, told });
+        };
+    let call = match (asked.turns, asked.after_seq) {
         (Some(_), Some(_)) => return Err(invalid(method, "give turns or after_seq, not both")),
         (Some(turns), None) => {
             let turns = usize::try_from(turns).ok().filter(|_| turns <= TURNS_MAX);
             let turns = turns.ok_or_else(|| invalid(method, &format!("turns must be 0 to {TURNS_MAX}")))?;
-            Command::Session(SessionCommand::AttachTurns(AttachTurns { target, turns }))
+            Call::ask_on(AttachTurns { target, turns }, follow)
         }
-        (None, after) => Command::Session(SessionCommand::Attach(Attach { target, after: after.map(Seq) })),
+        (None, after) => Call::ask_on(Attach { target, after: after.map(Seq) }, follow),
     };
-    Ok((command, wants))
+    Ok(Call { opens: Opens::Session, ..call })
 }
 
 /// All that a `session.attach` follows.
@@ -66,7 +75,7 @@ pub(super) struct ToldSession {
 
 impl ToldSession {
     /// One that is told what comes after `after`.
-    pub(super) fn new(session: SessionKey, wants: Wants, after: Seq, head: Seq) -> Self {
+    fn new(session: SessionKey, wants: Wants, after: Seq, head: Seq) -> Self {
         let begun = (wants.whole_runs && after < head).then(Vec::new);
         Self { session, wants, heard: after, from: after.next(), head, begun }
     }

@@ -10,7 +10,7 @@ pub(super) struct Method {
     pub(super) params: &'static str,
     /// What it does.
     pub(super) doc: &'static str,
-    /// Parameters, as JSON.
+    /// Parameters of a typical request, as JSON.
     pub(super) example: &'static str,
 }
 
@@ -18,7 +18,7 @@ const fn row(name: &'static str, params: &'static str, doc: &'static str, exampl
     Method { name, params, doc, example }
 }
 
-/// All of them.
+/// Every method there is.
 pub(super) const METHODS: &[Method] = &[
     row("ping", "", "answered \"pong\"", "{}"),
     row("status", "", "version, plugins, sessions", "{}"),

@@ -34,6 +34,7 @@
 //!
 //! Deliberately absent: `memory.search`, which is refused by name.
 
+mod answer;
 mod approvals;
 mod attach;
 pub mod client;
@@ -45,26 +46,26 @@ use std::sync::Arc;
 
 pub use self::method::reference;
 
-use self::attach::{ToldSession, Wants};
+use self::attach::ToldSession;
 use self::wire::{Id, Incoming, Place};
 use super::json::{Params, clip, invalid};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::access::{Admitted, Credentials, Principal, Scope, Scopes, Secret};
-use crate::conversation::approval::{ApprovalReply, may_decide};
+use crate::access::{Admitted, Credentials, Owner, Principal, Scope, Scopes, Secret};
 use crate::conversation::command::{
-    Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory, SessionCommand,
+    Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory,
 };
 use crate::conversation::event::{Event, Outcome, Published};
-use crate::conversation::reply::{Aborted, Attached, Detached, SessionReply};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetCatalog, GetStatus};
+use crate::conversation::reply::Aborted;
+use crate::daemon::command::{GetCatalog, GetStatus};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::prompt::run_options::PROMPT_COST;
+use crate::request::ask::Ask;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
 use crate::target::Target;
 use crate::time::Timestamp;
-use crate::tools::plugin::{ListPlugins, LoadPlugin, PluginCommand, UnloadPlugin};
+use crate::tools::plugin::{ListPlugins, LoadPlugin, UnloadPlugin};
 
 /// This dialect's slot in [`Published::wire`].
 const SLOT: usize = 0;
@@ -87,12 +88,11 @@ const PROMPT: u32 = PROMPT_COST;
 const WRITE: u32 = 1;
 const READ: u32 = 0;
 
-/// exoclaw, on one connection.
-#[derive(Debug)]
+/// The exoclaw protocol on one connection.
 pub struct Exoclaw {
     setup: Setup,
     phase: Phase,
-    /// Who is let in.
+    /// Who was let in; nobody before that.
     who: Principal,
     pending: Vec<Pending>,
     streams: Vec<Stream>,
@@ -108,33 +108,26 @@ enum Phase {
 }
 
 /// A request that waits for its reply.
-#[derive(Debug)]
 struct Pending {
     ticket: Ticket,
     id: Id,
-    ask: Ask,
+    opens: Opens,
+    then: Then,
 }
 
-/// What a pending request asked.
+/// The stream that a request will be once it is answered.
 #[derive(Debug, PartialEq)]
-enum Ask {
-    Plain,
-    /// `session.detach` of an id that names no session that is followed.
-    DetachNothing,
-    /// `chat.abort` of an id that names no request in flight.
-    AbortNothing,
-    Attach(Wants),
-    /// `approval.list` of this session; none = of all.
-    Approvals(Option<SessionKey>),
-    Agents,
-    Models,
-    Chat {
-        accepted: bool,
-        follow: bool,
-        target: Target,
-        run: RunId,
-    },
+enum Opens {
+    /// None: its answer is all.
+    Nothing,
+    /// An attached session.
+    Session,
+    /// The run of a prompt.
+    Run { target: Target, run: RunId },
 }
+
+/// What is done with the reply to a request of this id, which came under this ticket.
+type Then = Box<dyn FnOnce(&mut Exoclaw, (Ticket, Id), Result<Reply, Error>, &mut Turn<'_>)>;
 
 /// A request whose events are being told.
 #[derive(Debug)]
@@ -144,7 +137,7 @@ struct Stream {
     told: Told,
 }
 
-/// What a stream tells.
+/// What the events of a stream are about.
 #[derive(Debug)]
 enum Told {
     Run(ToldRun),
@@ -164,15 +157,54 @@ struct ToldRun {
 
 /// A request in neutral words.
 struct Call {
-    needs: Scope,
-    cost: u32,
     command: Result<Command, Error>,
-    ask: Ask,
+    opens: Opens,
+    then: Then,
 }
 
 impl Call {
-    fn plain(needs: Scope, cost: u32, command: Result<Command, Error>) -> Self {
-        Self { needs, cost, command, ask: Ask::Plain }
+    /// Asks the daemon; `told` writes the answer of its reply, for a client that is this owner.
+    fn ask<C: Ask + 'static>(
+        question: C,
+        told: impl FnOnce(&Id, &C::Reply, &Owner) -> String + 'static,
+    ) -> Self {
+        Self::ask_on(question, |exoclaw, (_, id), reply, turn| {
+            turn.send(told(&id, &reply, &exoclaw.who.owner));
+        })
+    }
+
+    /// Asks the daemon; `then` does what its reply brings about.
+    fn ask_on<C: Ask + 'static>(
+        question: C,
+        then: impl FnOnce(&mut Exoclaw, (Ticket, Id), C::Reply, &mut Turn<'_>) + 'static,
+    ) -> Self {
+        let then: Then = Box::new(|exoclaw, asked, reply, turn| match C::answer(reply) {
+            Ok(reply) => then(exoclaw, asked, reply, turn),
+            Err(error) => turn.send(wire::refusal(&asked.1, &wire::describe(&error))),
+        });
+        Self { command: Ok(question.into()), opens: Opens::Nothing, then }
+    }
+
+    /// Is refused for this, once its scope and its rate were looked at.
+    fn refused(error: Error) -> Self {
+        let then: Then = Box::new(|_, (_, id), reply, turn| {
+            let why = reply.err().map_or_else(|| MISFIT.to_owned(), |error| wire::describe(&error));
+            turn.send(wire::refusal(&id, &why));
+        });
+        Self { command: Err(error), opens: Opens::Nothing, then }
+    }
+
+    /// Finds nothing to ask for, and is answered so. Scope and rate are looked at all the same.
+    fn nothing(why: &str, told: impl FnOnce(&Id) -> String + 'static) -> Self {
+        let then: Then = Box::new(|_, (_, id), reply, turn| {
+            turn.send(match reply {
+                Err(error) if error.code != ErrorCode::NotFound => {
+                    wire::refusal(&id, &wire::describe(&error))
+                }
+                _ => told(&id),
+            });
+        });
+        Self { command: Err(ErrorCode::NotFound.error(why)), opens: Opens::Nothing, then }
     }
 }
 
@@ -214,6 +246,12 @@ impl Dialect for Exoclaw {
 
     fn deadline(&self) -> Option<Timestamp> {
         (self.phase == Phase::Waiting).then_some(self.setup.handshake_deadline)
+    }
+}
+
+impl std::fmt::Debug for Exoclaw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exoclaw").field("phase", &self.phase).finish_non_exhaustive()
     }
 }
 
@@ -335,138 +373,107 @@ impl Exoclaw {
         if method == "ping" {
             return turn.send(wire::result(&id, "pong"));
         }
-        let known = method::is_known(method).then(|| self.call(method, params, turn)).flatten();
-        let Some(call) = known else {
-            let later = method == "memory.search";
-            let note = if later { " (not available yet)" } else { "" };
+        if !method::is_known(method) {
+            let note = if method == "memory.search" { " (not available yet)" } else { "" };
             let text = format!("unknown method: {}{note}", clip(method));
             return turn.send(wire::refusal(&id, &text));
-        };
+        }
+        let call = self.call(method, params, turn).unwrap_or_else(Call::refused);
         let followed = self.streams.iter().filter(|stream| matches!(stream.told, Told::Session(_))).count();
         if self.pending.len() + self.streams.len() - followed >= IN_FLIGHT_MAX {
             let text = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to end");
             return turn.send(wire::refusal(&id, &text));
         }
-        let is_attach = |ask: &Ask| matches!(ask, Ask::Attach(_));
-        let attaching = self.pending.iter().filter(|pending| is_attach(&pending.ask)).count();
-        if is_attach(&call.ask) && followed + attaching >= self.setup.subscriptions {
+        let attaching = self.pending.iter().filter(|pending| pending.opens == Opens::Session).count();
+        if call.opens == Opens::Session && followed + attaching >= self.setup.subscriptions {
             let limit = self.setup.subscriptions;
             let text =
                 format!("too many sessions attached (limits.subscriptions = {limit}): detach from one");
             return turn.send(wire::refusal(&id, &text));
         }
-        let ticket = turn.execute(call.needs, call.cost, call.command);
-        self.pending.push(Pending { ticket, id, ask: call.ask });
+        let (needs, cost) = self.terms(method);
+        let Call { command, opens, then } = call;
+        let ticket = turn.execute(needs, cost, command);
+        self.pending.push(Pending { ticket, id, opens, then });
     }
 
-    /// The request in neutral words; none for a method that does not exist.
-    fn call(&mut self, method: &str, params: Params<'_>, turn: &mut Turn<'_>) -> Option<Call> {
+    /// The scope that a method takes, and what it costs.
+    fn terms(&self, method: &str) -> (Scope, u32) {
+        match method {
+            "chat.send" => (Scope::Write, PROMPT),
+            "chat.abort" | "session.clear" | "session.delete" => (Scope::Write, WRITE),
+            "session.export" => (Scope::Read, WRITE),
+            "plugin.load" | "plugin.unload" => (Scope::Admin, WRITE),
+            "approval.approve" | "approval.deny" => (approvals::needed(&self.who), WRITE),
+            "approval.list" => (approvals::needed(&self.who), READ),
+            _ => (Scope::Read, READ),
+        }
+    }
+
+    /// The request in neutral words.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where its parameters are wrong.
+    fn call(&mut self, method: &str, params: Params<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
         let target = || params.read::<Place>(method)?.target(method);
-        Some(match method {
-            "status" => {
-                Call::plain(Scope::Read, READ, Ok(Command::Daemon(DaemonCommand::GetStatus(GetStatus))))
+        let plugin = || {
+            let asked = params.read::<wire::PluginParams>(method)?;
+            let name = asked.name.filter(|name| !name.trim().is_empty());
+            let name = name.ok_or_else(|| invalid(method, "missing field `name`"))?;
+            Ok::<_, Error>((PluginName::from(name), asked.path))
+        };
+        Ok(match method {
+            "status" => Call::ask(GetStatus, answer::status),
+            "plugin.list" => Call::ask(ListPlugins, |id, plugins, _| answer::plugins(id, plugins)),
+            "plugin.load" => {
+                let (name, path) = plugin()?;
+                Call::ask(LoadPlugin { name, path }, answer::loaded)
             }
-            "plugin.list" => {
-                Call::plain(Scope::Read, READ, Ok(Command::Plugin(PluginCommand::List(ListPlugins))))
-            }
-            "session.list" => Call::plain(
-                Scope::Read,
-                READ,
-                Ok(Command::Session(SessionCommand::ListSummaries(ListSummaries))),
-            ),
-            "chat.send" => prompt::send(params, turn),
-            "chat.abort" => self.abort(params),
-            "chat.history" => {
-                let command = target().and_then(|target| {
-                    let asked = params.read::<wire::ChatHistory<'_>>(method)?;
-                    let limit = asked.limit.unwrap_or(HISTORY_DEFAULT);
-                    let limit = usize::try_from(limit.min(HISTORY_MAX)).unwrap_or(usize::MAX);
-                    let before = asked.before.as_deref().map(wire::before);
-                    Ok(Command::Session(SessionCommand::ReadHistory(ReadHistory { target, limit, before })))
-                });
-                Call::plain(Scope::Read, READ, command)
-            }
+            "plugin.unload" => Call::ask(UnloadPlugin { name: plugin()?.0 }, answer::unloaded),
+            "session.list" => Call::ask(ListSummaries, |id, list, reader| answer::sessions(id, list, reader)),
             "session.attach" => {
-                let asked = target().and_then(|target| {
-                    let asked = params.read::<wire::SessionAttach>(method)?;
-                    attach::command(&asked, target)
-                });
-                match asked {
-                    Ok((command, wants)) => {
-                        Call { ask: Ask::Attach(wants), ..Call::plain(Scope::Read, READ, Ok(command)) }
-                    }
-                    Err(error) => Call::plain(Scope::Read, READ, Err(error)),
-                }
+                let target = target()?;
+                attach::call(&params.read(method)?, target)?
             }
-            "approval.approve" => approvals::approve(&self.who, params),
-            "approval.deny" => approvals::deny(&self.who, params),
-            "approval.list" => approvals::list(&self.who, params),
-            "agent.list" => Call {
-                ask: Ask::Agents,
-                ..Call::plain(Scope::Read, READ, Ok(Command::Daemon(DaemonCommand::GetCatalog(GetCatalog))))
-            },
-            "model.list" => Call {
-                ask: Ask::Models,
-                ..Call::plain(Scope::Read, READ, Ok(Command::Daemon(DaemonCommand::GetCatalog(GetCatalog))))
-            },
-            "session.detach" => self.detach(params),
-            "session.clear" => Call::plain(
-                Scope::Write,
-                WRITE,
-                target().map(|target| Command::Session(SessionCommand::Clear(Clear { target }))),
-            ),
-            "session.delete" => Call::plain(
-                Scope::Write,
-                WRITE,
-                target().map(|target| Command::Session(SessionCommand::Delete(Delete { target }))),
-            ),
+            "session.detach" => self.detach(params.read::<wire::SessionDetach<'_>>(method)?.id()?),
+            "session.clear" => Call::ask(Clear { target: target()? }, answer::cleared),
+            "session.delete" => Call::ask(Delete { target: target()? }, answer::deleted),
             "session.export" => {
-                let command = target().and_then(|target| {
-                    let after = params.read::<wire::SessionAttach>(method)?.after_seq.unwrap_or(0);
-                    Ok(Command::Session(SessionCommand::Export(Export { target, after: Seq(after) })))
-                });
-                Call::plain(Scope::Read, WRITE, command)
+                let target = target()?;
+                let after = params.read::<wire::SessionAttach>(method)?.after_seq.unwrap_or(0);
+                Call::ask(Export { target, after: Seq(after) }, answer::exported)
             }
+            "chat.send" => prompt::send(params, turn)?,
+            "chat.abort" => self.abort(params)?,
+            "chat.history" => {
+                let target = target()?;
+                let asked = params.read::<wire::ChatHistory<'_>>(method)?;
+                let limit = asked.limit.unwrap_or(HISTORY_DEFAULT);
+                let limit = usize::try_from(limit.min(HISTORY_MAX)).unwrap_or(usize::MAX);
+                let before = asked.before.as_deref().map(answer::before);
+                Call::ask(ReadHistory { target, limit, before }, answer::history)
+            }
+            "approval.approve" => approvals::approve(params)?,
+            "approval.deny" => approvals::deny(params)?,
+            "approval.list" => approvals::list(&self.who, params)?,
+            "agent.list" => Call::ask(GetCatalog, |id, catalog, _| answer::agents(id, catalog)),
+            "model.list" => Call::ask(GetCatalog, |id, catalog, _| answer::models(id, catalog)),
             "budget.status" => {
-                let command = params.read::<Place>(method).and_then(|place| {
-                    let target = if place.is_absent() { None } else { Some(place.target(method)?) };
-                    Ok(Command::Session(SessionCommand::GetBudgets(GetBudgets { target })))
-                });
-                Call::plain(Scope::Read, READ, command)
+                let place = params.read::<Place>(method)?;
+                let target = if place.is_absent() { None } else { Some(place.target(method)?) };
+                Call::ask(GetBudgets { target }, |id, budgets, _| answer::budgets(id, budgets))
             }
-            "plugin.load" | "plugin.unload" => {
-                let command = params.read::<wire::PluginParams>(method).and_then(|plugin| {
-                    let name = plugin.name.filter(|name| !name.trim().is_empty());
-                    let name = name.ok_or_else(|| invalid(method, "missing field `name`"))?;
-                    let name = PluginName::from(name);
-                    Ok(if method == "plugin.load" {
-                        Command::Plugin(PluginCommand::Load(LoadPlugin { name, path: plugin.path }))
-                    } else {
-                        Command::Plugin(PluginCommand::Unload(UnloadPlugin { name }))
-                    })
-                });
-                Call::plain(Scope::Admin, WRITE, command)
-            }
-            _ => return None,
+            _ => return Err(ErrorCode::UnknownMethod.error(format!("unknown method: {}", clip(method)))),
         })
     }
 
-    fn abort(&self, params: Params<'_>) -> Call {
+    /// `chat.abort`: of a request in flight, or of what runs in a session.
+    fn abort(&self, params: Params<'_>) -> Result<Call, Error> {
         let method = "chat.abort";
-        let refuse = |error| Call::plain(Scope::Write, WRITE, Err(error));
-        let asked = params.read::<wire::ChatAbort<'_>>(method).and_then(|asked| Ok((asked.id()?, asked.run)));
-        let (id, run) = match asked {
-            Ok(asked) => asked,
-            Err(error) => return refuse(error),
-        };
-        let Some(id) = id else {
-            let target = params.read::<Place>(method).and_then(|place| place.target(method));
-            let run = run.map(RunId::from);
-            return Call::plain(
-                Scope::Write,
-                WRITE,
-                target.map(|target| Command::Session(SessionCommand::Abort(Abort { target, run }))),
-            );
+        let asked = params.read::<wire::ChatAbort<'_>>(method)?;
+        let Some(id) = asked.id()? else {
+            let target = params.read::<Place>(method)?.target(method)?;
+            return Ok(Call::ask(Abort { target, run: asked.run.map(RunId::from) }, answer::aborted));
         };
         let told = self.streams.iter().find_map(|stream| match &stream.told {
             Told::Run(told) if stream.id == id => {
@@ -475,121 +482,38 @@ impl Exoclaw {
             Told::Run(_) | Told::Session(_) => None,
         });
         let found = told.or_else(|| {
-            self.pending.iter().find_map(|pending| match &pending.ask {
-                Ask::Chat { target, run, .. } if pending.id == id => Some((target.clone(), run.clone())),
+            self.pending.iter().find_map(|pending| match &pending.opens {
+                Opens::Run { target, run } if pending.id == id => Some((target.clone(), run.clone())),
                 _ => None,
             })
         });
-        match found {
-            Some((target, run)) => Call::plain(
-                Scope::Write,
-                WRITE,
-                Ok(Command::Session(SessionCommand::Abort(Abort { target, run: Some(run) }))),
-            ),
-            // Scope and rate are looked at all the same.
-            None => Call {
-                ask: Ask::AbortNothing,
-                ..refuse(ErrorCode::NotFound.error("no such request is in flight"))
-            },
-        }
+        let reader = self.who.owner.clone();
+        Ok(match found {
+            Some((target, run)) => Call::ask(Abort { target, run: Some(run) }, answer::aborted),
+            None => Call::nothing("no such request is in flight", move |id| {
+                answer::aborted(id, &Aborted { run: None }, &reader)
+            }),
+        })
     }
 
-    /// Lets go of a session at once: what is under way of it is not told any more.
-    fn detach(&mut self, params: Params<'_>) -> Call {
-        let refuse = |error| Call::plain(Scope::Read, READ, Err(error));
-        let id = match params.read::<wire::SessionDetach<'_>>("session.detach").and_then(|asked| asked.id()) {
-            Ok(id) => id,
-            Err(error) => return refuse(error),
-        };
+    /// `session.detach`: lets go of a session at once, so that what is under way of it is not told any more.
+    fn detach(&mut self, id: Id) -> Call {
         let followed = self.streams.iter().position(|s| s.id == id && matches!(s.told, Told::Session(_)));
         let stream = followed.map(|at| self.streams.remove(at));
         match stream.map(|stream| (stream.ticket, stream.told)) {
             Some((follow, Told::Session(told))) => {
-                let target = Target::Session(told.session);
-                Call::plain(
-                    Scope::Read,
-                    READ,
-                    Ok(Command::Session(SessionCommand::Detach(Detach { target, follow }))),
-                )
+                Call::ask(Detach { target: Target::Session(told.session), follow }, |id, detached, _| {
+                    answer::detached(id, detached.found)
+                })
             }
-            _ => Call {
-                ask: Ask::DetachNothing,
-                ..refuse(ErrorCode::NotFound.error("no session is attached under this id"))
-            },
+            _ => Call::nothing("no session is attached under this id", |id| answer::detached(id, false)),
         }
     }
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
         let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
-        let Pending { id, ask, .. } = self.pending.swap_remove(at);
-        match (ask, reply) {
-            (
-                Ask::Chat { accepted: wanted, follow, .. },
-                Ok(Reply::Session(SessionReply::Accepted(accepted))),
-            ) => {
-                if wanted {
-                    turn.send(wire::accepted(&id, &accepted.run, accepted.seq));
-                }
-                if !follow {
-                    return;
-                }
-                let told =
-                    ToldRun { session: accepted.session, run: accepted.run, begun: wanted, keyed: wanted };
-                self.streams.push(Stream { ticket, id, told: Told::Run(told) });
-            }
-            (
-                Ask::Attach(wants),
-                Ok(Reply::Session(SessionReply::Attached(Attached { session, after, head, model, .. }))),
-            ) => {
-                let seen = session.seen_by(&self.who.owner);
-                let agent = session.agent();
-                let banner = wants.details.then_some((&*agent, model.as_ref()));
-                turn.send(wire::attached(&id, seen, head, banner));
-                let told = ToldSession::new(session, wants, after, head);
-                self.streams.push(Stream { ticket, id, told: Told::Session(told) });
-            }
-            (Ask::Approvals(session), Ok(Reply::Approval(reply))) => {
-                let ApprovalReply::List(calls) = *reply else {
-                    return turn.send(wire::refusal(&id, MISFIT));
-                };
-                let is_asked = |of: &SessionKey| session.as_ref().is_none_or(|session| session == of);
-                let calls = calls.iter().filter(|call| is_asked(&call.session));
-                let calls = calls.filter(|call| may_decide(&self.who, &call.prompted_by));
-                turn.send(wire::waiting(&id, calls, &self.who.owner));
-            }
-            (Ask::Agents, Ok(Reply::Daemon(DaemonReply::Catalog(catalog)))) => {
-                turn.send(wire::agents(&id, &catalog))
-            }
-            (Ask::Models, Ok(Reply::Daemon(DaemonReply::Catalog(catalog)))) => {
-                turn.send(wire::models(&id, &catalog))
-            }
-            (Ask::DetachNothing, Err(error)) if error.code == ErrorCode::NotFound => {
-                turn.send(wire::answer(
-                    &id,
-                    &Reply::Session(SessionReply::Detached(Detached { found: false })),
-                    &self.who.owner,
-                ));
-            }
-            (Ask::AbortNothing, Err(error)) if error.code == ErrorCode::NotFound => {
-                turn.send(wire::answer(
-                    &id,
-                    &Reply::Session(SessionReply::Aborted(Aborted { run: None })),
-                    &self.who.owner,
-                ));
-            }
-            (Ask::Chat { .. } | Ask::Attach(_) | Ask::Approvals(_) | Ask::Agents | Ask::Models, Ok(_))
-            | (
-                _,
-                Ok(
-                    Reply::Session(SessionReply::Accepted(_))
-                    | Reply::Session(SessionReply::Attached(Attached { .. })),
-                ),
-            ) => {
-                turn.send(wire::refusal(&id, MISFIT));
-            }
-            (_, Ok(reply)) => turn.send(wire::answer(&id, &reply, &self.who.owner)),
-            (_, Err(error)) => turn.send(wire::refusal(&id, &wire::describe(&error))),
-        }
+        let Pending { id, then, .. } = self.pending.swap_remove(at);
+        then(self, (ticket, id), reply, turn);
     }
 
     fn on_event(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>, turn: &mut Turn<'_>) {

@@ -6,16 +6,15 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 
-use super::wire::Place;
-use super::{Ask, Call, PROMPT};
-use crate::access::Scope;
-use crate::conversation::command::{SessionCommand, Submit};
+use super::wire::{self, Place};
+use super::{Call, Opens, Stream, Told, ToldRun};
+use crate::conversation::command::Submit;
+use crate::conversation::reply::Accepted;
 use crate::dialect::Turn;
 use crate::dialect::json::{Params, clip, invalid};
 use crate::error::Error;
 use crate::prompt::attachment::{self, ATTACHMENTS_MAX, Attachment};
 use crate::prompt::run_options::RunOptions;
-use crate::request::command::Command;
 
 /// The most bytes an idempotency key may have.
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
@@ -46,21 +45,24 @@ struct File<'a> {
 }
 
 /// The request in neutral words.
-pub(super) fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
-    match read(params, turn) {
-        Ok(submit) => {
-            let (target, run) = (submit.target.clone(), submit.run.clone());
-            let (accepted, follow) = (submit.idempotency_key.is_some(), submit.follow);
-            let ask = Ask::Chat { accepted, follow, target, run };
-            Call {
-                needs: Scope::Write,
-                cost: PROMPT,
-                command: Ok(Command::Session(SessionCommand::Submit(submit))),
-                ask,
+///
+/// # Errors
+/// `InvalidRequest` where its parameters are wrong, `TooLarge` where it brings too much along.
+pub(super) fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+    let submit = read(params, turn)?;
+    let opens = Opens::Run { target: submit.target.clone(), run: submit.run.clone() };
+    let (keyed, follow) = (submit.idempotency_key.is_some(), submit.follow);
+    let call =
+        Call::ask_on(submit, move |exoclaw, (ticket, id), Accepted { session, run, seq, .. }, turn| {
+            if keyed {
+                turn.send(wire::accepted(&id, &run, seq));
             }
-        }
-        Err(error) => Call::plain(Scope::Write, PROMPT, Err(error)),
-    }
+            if follow {
+                let told = Told::Run(ToldRun { session, run, begun: keyed, keyed });
+                exoclaw.streams.push(Stream { ticket, id, told });
+            }
+        });
+    Ok(Call { opens, ..call })
 }
 
 fn read(params: Params<'_>, turn: &mut Turn<'_>) -> Result<Submit, Error> {

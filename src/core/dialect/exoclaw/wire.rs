@@ -2,7 +2,6 @@
 //! is told, written with care.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,23 +9,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::access::Owner;
-use crate::config::ModelRef;
-use crate::config::catalog::Catalog;
-use crate::config::request::ConfigReply;
-use crate::conversation::approval::{self, ApprovalReply, Asked, Pending};
-use crate::conversation::command::Before;
+use crate::conversation::approval::{self, Asked};
 use crate::conversation::event::{Event, Outcome, Published};
-use crate::conversation::reply::{Attached, Compacted, Injected, SessionReply, Unwatched, Watching};
-use crate::conversation::transcript::{History, Role};
-use crate::daemon::command::{DaemonReply, Noted};
-use crate::dialect::admin::event::exported;
 use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{ApprovalId, RunId, Seq, SessionKey};
-use crate::request::reply::Reply;
 use crate::target::{Route, Target};
-use crate::tools::node::NodeReply;
-use crate::tools::plugin::{self, PluginReply};
 
 /// The longest id a client may give, in bytes of JSON: it is echoed in every frame.
 pub(super) const ID_BYTES_MAX: usize = 1024;
@@ -135,7 +123,10 @@ impl Place {
         self.session.is_none() && self.channel.is_none() && self.account.is_none()
     }
 
-    /// The session named.
+    /// The session that the fields name.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where they name none.
     pub(super) fn target(self, method: &str) -> Result<Target, Error> {
         if let Some(session) = self.session {
             return SessionKey::parse(&session)
@@ -158,7 +149,7 @@ impl Place {
     }
 }
 
-/// Of `chat.abort`, besides the session.
+/// The parameters of `chat.abort`, besides the session.
 #[derive(Deserialize)]
 pub(super) struct ChatAbort<'a> {
     #[serde(borrow)]
@@ -174,7 +165,7 @@ impl ChatAbort<'_> {
     }
 }
 
-/// Of `chat.history`, besides the session.
+/// The parameters of `chat.history`, besides the session.
 #[derive(Deserialize)]
 pub(super) struct ChatHistory<'a> {
     pub(super) limit: Option<u64>,
@@ -182,27 +173,7 @@ pub(super) struct ChatHistory<'a> {
     pub(super) before: Option<Cow<'a, str>>,
 }
 
-/// What ends a mark that stands for an answer and not for its prompt.
-const ANSWER: &str = "/answer";
-
-/// The message that the mark `more` of a history stands for.
-pub(super) fn before(mark: &str) -> Before {
-    match mark.strip_suffix(ANSWER) {
-        Some(run) => Before { run: run.into(), role: Role::Assistant },
-        None => Before { run: mark.into(), role: Role::User },
-    }
-}
-
-/// The mark of the oldest message of a history, where there are older ones.
-fn more(history: &History) -> Option<String> {
-    let oldest = history.messages.first().filter(|_| history.more)?;
-    Some(match oldest.role {
-        Role::User => oldest.run.as_str().to_owned(),
-        Role::Assistant => format!("{}{ANSWER}", oldest.run),
-    })
-}
-
-/// Of `session.attach`, besides the session.
+/// The parameters of `session.attach` and `session.export`, besides the session.
 #[derive(Deserialize)]
 pub(super) struct SessionAttach {
     pub(super) after_seq: Option<u64>,
@@ -210,7 +181,7 @@ pub(super) struct SessionAttach {
     pub(super) thoughts: Option<bool>,
 }
 
-/// Of `session.detach`.
+/// The parameters of `session.detach`.
 #[derive(Deserialize)]
 pub(super) struct SessionDetach<'a> {
     #[serde(borrow)]
@@ -226,7 +197,7 @@ impl SessionDetach<'_> {
     }
 }
 
-/// Of `plugin.load` and `plugin.unload`.
+/// The parameters of `plugin.load` and `plugin.unload`.
 #[derive(Deserialize)]
 pub(super) struct PluginParams {
     pub(super) name: Option<String>,
@@ -271,81 +242,6 @@ pub(super) fn accepted(id: &Id, run: &RunId, seq: Seq) -> String {
         seq: u64,
     }
     framed(id, "\"event\":\"accepted\",\"data\":", &json(&Accepted { run: run.as_str(), seq: seq.0 }))
-}
-
-/// The answer to `session.attach`, before its events; with its agent and the model that answers next for
-/// those who asked for such.
-pub(super) fn attached(
-    id: &Id,
-    session: &str,
-    head: Seq,
-    banner: Option<(&str, Option<&ModelRef>)>,
-) -> String {
-    #[derive(Serialize)]
-    struct Attached<'a> {
-        session: &'a str,
-        seq: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        agent: Option<&'a str>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        model: Option<String>,
-    }
-    let agent = banner.map(|(agent, _)| agent);
-    let model = banner.and_then(|(_, model)| model).map(ModelRef::to_string);
-    result(id, &Attached { session, seq: head.0, agent, model })
-}
-
-/// The answer to `approval.list`.
-pub(super) fn waiting<'a>(id: &Id, calls: impl Iterator<Item = &'a Arc<Pending>>, reader: &Owner) -> String {
-    #[derive(Serialize)]
-    struct Waiting<'a> {
-        id: &'a str,
-        session: &'a str,
-        name: &'a str,
-        input: &'a Value,
-        deadline: u64,
-    }
-    let calls = calls.map(|pending| Waiting {
-        id: pending.id.as_str(),
-        session: pending.session.seen_by(reader),
-        name: pending.asked.call.name.as_str(),
-        input: &pending.asked.call.input,
-        deadline: pending.asked.deadline.as_millis(),
-    });
-    result(id, &calls.collect::<Vec<_>>())
-}
-
-/// The answer to `agent.list`.
-pub(super) fn agents(id: &Id, catalog: &Catalog) -> String {
-    #[derive(Serialize)]
-    struct Agent<'a> {
-        name: &'a str,
-        provider: &'a str,
-        model: &'a str,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        default: bool,
-    }
-    let agents = catalog.agents.iter().map(|agent| Agent {
-        name: agent.id.as_str(),
-        provider: &agent.model.provider,
-        model: &agent.model.model,
-        default: catalog.default_agent.as_ref() == Some(&agent.id),
-    });
-    result(id, &agents.collect::<Vec<_>>())
-}
-
-/// The answer to `model.list`.
-pub(super) fn models(id: &Id, catalog: &Catalog) -> String {
-    #[derive(Serialize)]
-    struct Model {
-        model: String,
-        available: bool,
-    }
-    let models = catalog.models.iter().map(|entry| Model {
-        model: entry.model.to_string(),
-        available: catalog.is_available(&entry.model.provider),
-    });
-    result(id, &models.collect::<Vec<_>>())
 }
 
 /// What the frame of a prompt says besides, for who wants that: who sent it, where that is no operator,
@@ -505,7 +401,7 @@ pub(super) fn payload(published: &Published) -> Bytes {
 }
 
 /// A decision in a word.
-fn decision(decision: &approval::Decision) -> &'static str {
+pub(super) fn decision(decision: &approval::Decision) -> &'static str {
     match decision {
         approval::Decision::Approved { .. } => "approved",
         approval::Decision::Denied { .. } => "denied",
@@ -549,213 +445,4 @@ pub(super) fn describe(error: &Error) -> String {
 
 fn prefixed(prefix: &str, message: &str) -> String {
     if message.starts_with(prefix) { message.to_owned() } else { format!("{prefix}{message}") }
-}
-
-/// The answer to a request that does not stream, for a client that is this owner.
-pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
-    #[derive(Serialize)]
-    struct Status<'a> {
-        version: &'a str,
-        plugins: usize,
-        sessions: usize,
-    }
-    #[derive(Serialize)]
-    struct Aborted<'a> {
-        aborted: bool,
-        run: Option<&'a str>,
-    }
-    #[derive(Serialize)]
-    struct Detached {
-        detached: bool,
-    }
-    #[derive(Serialize)]
-    struct Stopped<'a> {
-        session: &'a str,
-        stopped: bool,
-    }
-    #[derive(Serialize)]
-    struct History<'a> {
-        session: &'a str,
-        messages: Vec<Message<'a>>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        more: Option<String>,
-    }
-    #[derive(Serialize)]
-    struct Message<'a> {
-        role: &'static str,
-        content: &'a str,
-        timestamp: u64,
-        run: &'a str,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        clipped: bool,
-    }
-    #[derive(Serialize)]
-    struct Session<'a> {
-        session: &'a str,
-        created: u64,
-        updated: u64,
-        running: bool,
-    }
-    #[derive(Serialize)]
-    struct Cleared<'a> {
-        session: &'a str,
-        cleared: bool,
-    }
-    #[derive(Serialize)]
-    struct Deleted {
-        deleted: bool,
-    }
-    #[derive(Serialize)]
-    struct Exported<'a> {
-        session: &'a str,
-        lines: Vec<serde_json::Value>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        next: Option<u64>,
-    }
-    #[derive(Serialize)]
-    struct Decided<'a> {
-        id: &'a str,
-        decision: &'static str,
-    }
-    #[derive(Serialize)]
-    struct Budget {
-        used: u64,
-        reserved: u64,
-        limit: u64,
-    }
-    #[derive(Serialize)]
-    struct Named<'a> {
-        name: &'a str,
-    }
-    #[derive(Serialize)]
-    struct Loaded<'a> {
-        name: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        version: Option<&'a str>,
-        description: &'a str,
-        capabilities: &'a [String],
-    }
-    #[derive(Serialize)]
-    struct Unloaded<'a> {
-        name: &'a str,
-        unloaded: bool,
-    }
-    match reply {
-        Reply::Daemon(DaemonReply::Status(status)) => result(
-            id,
-            &Status { version: &status.version, plugins: status.plugins, sessions: status.sessions },
-        ),
-        Reply::Session(SessionReply::Accepted(reply)) => accepted(id, &reply.run, reply.seq),
-        Reply::Session(SessionReply::Aborted(crate::conversation::reply::Aborted { run })) => {
-            result(id, &Aborted { aborted: run.is_some(), run: run.as_ref().map(RunId::as_str) })
-        }
-        Reply::Session(SessionReply::Attached(Attached { session, head, .. })) => {
-            attached(id, session.seen_by(reader), *head, None)
-        }
-        Reply::Approval(reply) if let ApprovalReply::Decided { id: approval, decided, .. } = &**reply => {
-            result(id, &Decided { id: approval.as_str(), decision: decision(&decided.decision) })
-        }
-        Reply::Session(SessionReply::Detached(crate::conversation::reply::Detached { found })) => {
-            result(id, &Detached { detached: *found })
-        }
-        Reply::Session(SessionReply::Stopped(crate::conversation::reply::Stopped { session, .. })) => {
-            result(id, &Stopped { session: session.seen_by(reader), stopped: true })
-        }
-        Reply::Session(SessionReply::History(history)) => {
-            let messages = history.messages.iter().map(|message| Message {
-                role: match message.role {
-                    Role::User => "user",
-                    Role::Assistant => "assistant",
-                },
-                content: &message.content,
-                timestamp: message.at.as_millis(),
-                run: message.run.as_str(),
-                clipped: message.clipped,
-            });
-            let (session, more) = (history.session.seen_by(reader), more(history));
-            result(id, &History { session, messages: messages.collect(), more })
-        }
-        Reply::Session(SessionReply::Sessions(sessions)) => {
-            let list: Vec<_> = sessions
-                .iter()
-                .map(|summary| Session {
-                    session: summary.session.seen_by(reader),
-                    created: summary.created.as_millis(),
-                    updated: summary.updated.as_millis(),
-                    running: summary.running,
-                })
-                .collect();
-            result(id, &list)
-        }
-        Reply::Session(SessionReply::Cleared(crate::conversation::reply::Cleared { session })) => {
-            result(id, &Cleared { session: session.seen_by(reader), cleared: true })
-        }
-        Reply::Session(SessionReply::Budget(budgets)) => {
-            let by_period: serde_json::Map<String, Value> = budgets
-                .iter()
-                .map(|budget| {
-                    let figures =
-                        Budget { used: budget.used, reserved: budget.reserved, limit: budget.limit };
-                    (budget.period.name().to_owned(), serde_json::to_value(figures).unwrap_or_default())
-                })
-                .collect();
-            result(id, &by_period)
-        }
-        Reply::Session(SessionReply::Deleted(crate::conversation::reply::Deleted { found })) => {
-            result(id, &Deleted { deleted: *found })
-        }
-        Reply::Session(SessionReply::Exported(crate::conversation::reply::Exported { session, events })) => {
-            let lines = events.iter().map(exported).collect();
-            let next = events.last().map(|logged| logged.seq.0);
-            result(id, &Exported { session: session.seen_by(reader), lines, next })
-        }
-        Reply::Plugin(PluginReply::Plugins(plugins)) => {
-            let list: Vec<_> = plugins.iter().map(|plugin| Named { name: plugin.name.as_str() }).collect();
-            result(id, &list)
-        }
-        Reply::Plugin(PluginReply::Loaded(plugin)) => result(
-            id,
-            &Loaded {
-                name: plugin.name.as_str(),
-                version: plugin.version.as_deref(),
-                description: &plugin.description,
-                capabilities: &plugin.capabilities,
-            },
-        ),
-        Reply::Plugin(PluginReply::Unloaded(plugin::Unloaded { name })) => {
-            result(id, &Unloaded { name: name.as_str(), unloaded: true })
-        }
-        Reply::Device(_)
-        | Reply::Daemon(DaemonReply::Catalog(_))
-        | Reply::Session(SessionReply::Watching(Watching))
-        | Reply::Session(SessionReply::Unwatched(Unwatched))
-        | Reply::Session(SessionReply::SessionList(_))
-        | Reply::Session(SessionReply::Session(_))
-        | Reply::Session(SessionReply::Exists(_))
-        | Reply::Session(SessionReply::Transcript(_))
-        | Reply::Session(SessionReply::Previews(_))
-        | Reply::Session(SessionReply::Settled(_))
-        | Reply::Session(SessionReply::Compacted(Compacted { .. }))
-        | Reply::Session(SessionReply::Injected(Injected { .. }))
-        | Reply::Daemon(DaemonReply::Health(_))
-        | Reply::Daemon(DaemonReply::Overview(_))
-        | Reply::Daemon(DaemonReply::Noted(Noted))
-        | Reply::Node(NodeReply::Noted(Noted))
-        | Reply::Node(NodeReply::Nodes(_))
-        | Reply::Node(NodeReply::Invoked(_))
-        | Reply::Config(ConfigReply::Config(_))
-        | Reply::Daemon(DaemonReply::LogTail(_))
-        | Reply::Daemon(DaemonReply::UsageDays(_))
-        | Reply::Approval(_)
-        | Reply::SubAgent(_)
-        | Reply::Team(_)
-        | Reply::Memory(_)
-        | Reply::File(_)
-        | Reply::Token(_)
-        | Reply::Job(_)
-        | Reply::Daemon(DaemonReply::Machine(_))
-        | Reply::Daemon(DaemonReply::Lanes(_))
-        | Reply::Config(ConfigReply::Soul(_))
-        | Reply::Operator(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
-    }
 }

@@ -7,12 +7,12 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::dialect::Turn;
 use crate::error::Error;
 
 /// What an answer is made of where nothing has to be read.
-type Nothing = Result<Call, Error>;
+type Nothing = Answered;
 
 fn none(payload: Value) -> Nothing {
     Ok(Call::Answer(payload))

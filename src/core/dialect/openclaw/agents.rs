@@ -9,16 +9,14 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::config::ModelRef;
 use crate::config::catalog::AgentEntry;
-use crate::config::request::{ConfigCommand, ConfigReply, ConfigRequest, SoulFile, SoulRequest};
+use crate::config::request::{ConfigRequest, SoulFile, SoulRequest};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::AgentId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// The longest id of an agent that is made here, in bytes.
 const ID_BYTES_MAX: usize = 64;
@@ -120,18 +118,14 @@ fn soul_in(request: &Request<'_>, workspace: &str) -> Result<String, Error> {
 fn place(
     values: Vec<(String, Value)>,
     payload: impl FnOnce(&Value) -> Result<Value, Error> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge: true })),
-        move |_, reply, _| match reply? {
-            Reply::Config(ConfigReply::Config(now)) => payload(&now.effective["agents"]).map(Call::Answer),
-            _ => Err(misfit()),
-        },
-    )
+) -> Answered {
+    Call::ask_on(ConfigRequest::Place { values, merge: true }, |_, now, _| {
+        payload(&now.effective["agents"]).map(Call::Answer)
+    })
 }
 
 /// `agents.create`: an agent with a soul of its own, and the default agent's model unless one is named.
-pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Make = request.read()?;
     no_face(request, asked.emoji.as_deref(), asked.avatar.as_deref())?;
     let id = id_of(&asked.name);
@@ -159,27 +153,16 @@ pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         answer["model"] = format!("{provider}/{model}").into();
     }
     let values = vec![(format!("agents.{id}"), Value::Object(section))];
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge: true })),
-        move |_, reply, _| {
-            reply?;
-            let agent = AgentId::new(id);
-            Call::ask(
-                Command::Config(ConfigCommand::Soul(SoulRequest { agent, text: None })),
-                move |_, reply, _| match reply? {
-                    Reply::Config(ConfigReply::Soul(soul)) => {
-                        answer["workspace"] = folder(&soul.path).into();
-                        Ok(Call::Answer(answer))
-                    }
-                    _ => Err(misfit()),
-                },
-            )
-        },
-    )
+    Call::ask_on(ConfigRequest::Place { values, merge: true }, |_, _, _| {
+        Call::ask(SoulRequest { agent: AgentId::new(id), text: None }, |_, soul, _| {
+            answer["workspace"] = folder(&soul.path).into();
+            answer
+        })
+    })
 }
 
 /// `agents.update`: its model (null = as the default agent's) and where its soul is.
-pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Update = request.read()?;
     let agent = dialect.agent_of(request, &asked.agent_id)?;
     no_face(request, asked.emoji.as_deref(), asked.avatar.as_deref())?;
@@ -207,7 +190,7 @@ pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
 }
 
 /// `agents.delete`: out of the configuration; its sessions and its soul stay where they are.
-pub(super) fn delete(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn delete(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Delete = request.read()?;
     let agent = dialect.agent_of(request, &asked.agent_id)?;
     let id = agent.id.as_str().to_owned();
@@ -253,14 +236,9 @@ fn entry(soul: &SoulFile, with_text: bool) -> Value {
 }
 
 /// Looks at an agent's soul or changes it; `answer` is told its id, the folder, and the file.
-fn soul(agent: AgentId, text: Option<String>, answer: fn(Value, &SoulFile) -> Value) -> Result<Call, Error> {
-    let command = Command::Config(ConfigCommand::Soul(SoulRequest { agent: agent.clone(), text }));
-    Call::ask(command, move |_, reply, _| match reply? {
-        Reply::Config(ConfigReply::Soul(soul)) => {
-            let common = json!({ "agentId": agent.as_str(), "workspace": folder(&soul.path) });
-            Ok(Call::Answer(answer(common, &soul)))
-        }
-        _ => Err(misfit()),
+fn soul(agent: AgentId, text: Option<String>, answer: fn(Value, &SoulFile) -> Value) -> Answered {
+    Call::ask(SoulRequest { agent: agent.clone(), text }, move |_, soul, _| {
+        answer(json!({ "agentId": agent.as_str(), "workspace": folder(&soul.path) }), &soul)
     })
 }
 
@@ -277,7 +255,7 @@ fn named(dialect: &OpenClaw, request: &Request<'_>, file: &File) -> Result<Agent
 }
 
 /// `agents.files.list`
-pub(super) fn files(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn files(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: File = request.read()?;
     let agent = dialect.agent_of(request, &asked.agent_id)?;
     soul(agent.id, None, |mut answer, soul| {
@@ -287,7 +265,7 @@ pub(super) fn files(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<
 }
 
 /// `agents.files.get`
-pub(super) fn file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: File = request.read()?;
     let agent = named(dialect, request, &asked)?;
     soul(agent, None, |mut answer, soul| {
@@ -297,11 +275,7 @@ pub(super) fn file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'
 }
 
 /// `agents.files.set`: its sessions have it from their next run on.
-pub(super) fn set_file(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn set_file(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: File = request.read()?;
     let agent = named(dialect, request, &asked)?;
     let Some(content) = asked.content else { return Err(request.invalid("at /content: must be a string")) };

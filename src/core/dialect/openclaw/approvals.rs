@@ -10,7 +10,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, keys, misfit};
+use super::{Answered, Call, OpenClaw, Request, keys, misfit};
 use crate::access::{Owner, Scope};
 use crate::conversation::approval::{
     ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict,
@@ -19,8 +19,6 @@ use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::ApprovalId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// What can be decided.
 const DECISIONS: [&str; 2] = ["allow-once", "deny"];
@@ -40,13 +38,9 @@ struct Resolve {
 }
 
 /// Asks about approvals; `then` makes the payload of the reply.
-fn ask(
-    command: ApprovalCommand,
-    then: impl FnOnce(ApprovalReply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Approval(command), |_, reply, _| match reply.map_err(in_their_words)? {
-        Reply::Approval(reply) => then(*reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
+fn ask(command: ApprovalCommand, then: impl FnOnce(ApprovalReply) -> Option<Value> + 'static) -> Answered {
+    Call::ask_either(command, |_, reply, _| {
+        then(reply.map_err(in_their_words)?).map(Call::Answer).ok_or_else(misfit)
     })
 }
 
@@ -61,7 +55,7 @@ fn in_their_words(error: Error) -> Error {
 }
 
 /// `exec.approval.list`
-pub(super) fn list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let who = dialect.owner.clone();
     ask(ApprovalCommand::List, move |reply| match reply {
         ApprovalReply::List(list) => Some(list.iter().map(|pending| requested(pending, &who)).collect()),
@@ -74,11 +68,7 @@ const PAST: usize = 50;
 const PAST_MAX: usize = 100;
 
 /// `approval.history`: what was decided since the daemon started, as far as it is kept.
-pub(super) fn history(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn history(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     struct Asked {
         limit: Option<usize>,
@@ -135,7 +125,7 @@ fn past_call(news: &News, who: &Owner) -> Option<Value> {
 }
 
 /// `exec.approval.get`
-pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Named { id } = request.read()?;
     ask(ApprovalCommand::Get(ApprovalId::new(id)), |reply| match reply {
         ApprovalReply::Found(pending) => {
@@ -157,7 +147,7 @@ pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> 
 }
 
 /// `exec.approval.resolve`
-pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Resolve { id, decision } = request.read()?;
     let verdict = match decision.as_str() {
         "allow-once" => Verdict::Approve { input: None },

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, keys, slash};
+use super::{Answered, Call, OpenClaw, Request, keys, slash};
 use crate::config::ModelRef;
 use crate::config::catalog::{AgentEntry, ModelEntry};
 use crate::dialect::Turn;
@@ -81,16 +81,12 @@ impl OpenClaw {
 }
 
 /// `agents.list`.
-pub(super) fn agents_list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn agents_list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(dialect.agents()))
 }
 
 /// `agent.identity.get`.
-pub(super) fn agent_identity(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn agent_identity(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Identity {
@@ -109,16 +105,12 @@ pub(super) fn agent_identity(
 }
 
 /// `models.list`.
-pub(super) fn models_list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn models_list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "models": dialect.models() })))
 }
 
 /// `models.authStatus`: how providers are let in that take a key.
-pub(super) fn auth_status(
-    dialect: &mut OpenClaw,
-    _: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn auth_status(dialect: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let access = dialect.setup.catalog.access.iter();
     let providers = access.filter(|(_, access)| access.has_key || access.lacks_key).map(|(name, access)| {
         let status = if access.has_key { "static" } else { "missing" };
@@ -133,16 +125,16 @@ pub(super) fn auth_status(
 }
 
 /// `commands.list`.
-pub(super) fn commands_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn commands_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "commands": slash::list() })))
 }
 
 /// `chat.metadata`.
-pub(super) fn metadata(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn metadata(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "models": dialect.models(), "commands": slash::list() })))
 }
 
 /// `question.list`: clawmux has no questions, and pages ask every few seconds.
-pub(super) fn question_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn question_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "questions": [] })))
 }

@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::stream::{End, Told, usage_of};
 use super::wire::{Failure, Protocol};
-use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
-use crate::conversation::command::{DescribeSession, SessionCommand, Stop, Submit};
+use super::{Answered, Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
+use crate::conversation::command::{self, DescribeSession, Stop, Submit};
 use crate::conversation::event::{Cause, Outcome};
-use crate::conversation::reply::{Aborted, Accepted, Injected, SessionReply, Stopped};
+use crate::conversation::reply::{Accepted, Injected, Stopped};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
@@ -21,8 +21,6 @@ use crate::ids::{RunId, SessionKey};
 use crate::prompt::attachment::{self, Attachment};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::target::Target;
 use crate::time::Timestamp;
 
@@ -131,8 +129,8 @@ fn attachment(request: &Request<'_>, file: &Attached<'_>) -> Result<Attachment, 
 
 impl Prompt {
     /// The command, for the run `run`.
-    fn submit(self, run: RunId) -> Command {
-        Command::Session(SessionCommand::Submit(Submit {
+    fn submit(self, run: RunId) -> Submit {
+        Submit {
             target: target(&self.session),
             run,
             content: self.content,
@@ -142,16 +140,12 @@ impl Prompt {
             local_files: Vec::new(),
             run_options: self.run_options,
             follow: true,
-        }))
+        }
     }
 }
 
 /// `chat.send`: answered at once with the run's name; what it says comes as events.
-pub(super) fn send(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn send(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let prompt = match prompt(dialect, request, turn) {
         Ok(Some(prompt)) => prompt,
         Ok(None) => return Ok(Call::Elsewhere),
@@ -162,13 +156,7 @@ pub(super) fn send(
     };
     dialect.follow(&prompt.session, &prompt.key, None, turn);
     if STOP_WORDS.iter().any(|word| prompt.content.trim().eq_ignore_ascii_case(word)) {
-        return Call::ask(
-            Command::Session(SessionCommand::Stop(Stop {
-                target: target(&prompt.session),
-                cause: Cause::Stopped,
-            })),
-            stopped,
-        );
+        return stop(&prompt.session, Cause::Stopped);
     }
     dialect.knows_nothing(&prompt.session);
     let run = turn.run_id();
@@ -176,8 +164,8 @@ pub(super) fn send(
     if let Some(command) = slash::parse(&prompt.content) {
         return slash::answer(command, slash::Asked { session: prompt.session, key, run: name });
     }
-    Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
-        Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
+    Call::ask_either(prompt.submit(run), move |dialect, reply, turn| match reply {
+        Ok(accepted) => {
             dialect.expect(&accepted, &name, &key, after_answer(dialect.protocol, turn.now()));
             let status = match accepted.repeated {
                 false => "started",
@@ -186,7 +174,6 @@ pub(super) fn send(
             };
             Ok(Call::Answer(json!({ "runId": name, "status": status })))
         }
-        Ok(_) => Err(misfit()),
         Err(error) => {
             // Moltz shows nothing of a refusal that is only an answer.
             dialect.emit("chat", &stream::failed(&name, &key, &error), turn);
@@ -245,25 +232,25 @@ pub(super) fn after_answer(protocol: Protocol, now: Timestamp) -> Timestamp {
     now.after(if protocol == Protocol::Three { older } else { newer })
 }
 
-/// The answer to whoever stopped a session.
-fn stopped(dialect: &mut OpenClaw, reply: Result<Reply, Error>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let runs = match reply {
-        Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) => dialect.names(&runs),
-        Ok(Reply::Session(SessionReply::Aborted(Aborted { run }))) => dialect.names(run.as_slice()),
-        Ok(_) => return Err(misfit()),
+/// Ends all that runs in a session.
+fn stop(session: &SessionKey, cause: Cause) -> Answered {
+    Call::ask_either(Stop { target: target(session), cause }, |dialect, reply, _| {
+        stopped(reply.map(|Stopped { runs, .. }| dialect.names(&runs)))
+    })
+}
+
+/// The answer to whoever ended these runs.
+fn stopped(runs: Result<Vec<String>, Error>) -> Answered {
+    let runs = match runs {
         // Nothing was ever said in it.
         Err(error) if error.code == ErrorCode::NotFound => Vec::new(),
-        Err(error) => return Err(error),
+        runs => runs?,
     };
     Ok(Call::Answer(json!({ "ok": true, "aborted": !runs.is_empty(), "runIds": runs })))
 }
 
 /// `chat.abort`: one run, or all of a session.
-pub(super) fn abort(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn abort(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Abort {
@@ -275,34 +262,21 @@ pub(super) fn abort(
         return Ok(Call::Elsewhere);
     };
     let Some(run) = asked.run_id else {
-        return Call::ask(
-            Command::Session(SessionCommand::Stop(Stop { target: target(&session), cause: Cause::Asked })),
-            stopped,
-        );
+        return stop(&session, Cause::Asked);
     };
     let told = dialect.runs.values().find(|told| told.run() == run).and_then(Told::key);
     if told.and_then(|key| dialect.session_known(key)).is_some_and(|told_in| told_in != session) {
         return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
     }
-    let abort = Command::Session(SessionCommand::Abort(crate::conversation::command::Abort {
-        target: target(&session),
-        run: Some(run.as_str().into()),
-    }));
-    Call::ask(abort, move |dialect, reply, turn| match reply {
-        // Under the name the client has for it.
-        Ok(Reply::Session(SessionReply::Aborted(Aborted { run: Some(_) }))) => {
-            Ok(Call::Answer(json!({ "ok": true, "aborted": true, "runIds": [run] })))
-        }
-        reply => stopped(dialect, reply, turn),
+    let abort = command::Abort { target: target(&session), run: Some(run.as_str().into()) };
+    // Told under the name the client has for it.
+    Call::ask_either(abort, move |_, reply, _| {
+        stopped(reply.map(|aborted| aborted.run.map(|_| run).into_iter().collect()))
     })
 }
 
 /// `chat.inject`: a message of the assistant that no model said.
-pub(super) fn inject(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn inject(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Inject {
@@ -321,28 +295,15 @@ pub(super) fn inject(
         Some(label) => format!("[{label}]\n\n{message}"),
         None => message,
     };
+    // Whoever follows the session is told it as an event.
     Call::ask(
-        Command::Session(SessionCommand::Inject(crate::conversation::command::Inject {
-            target: target(&session),
-            content,
-            id: None,
-        })),
-        |_, reply, _| match reply? {
-            // Whoever follows the session is told it as an event.
-            Reply::Session(SessionReply::Injected(Injected { message, .. })) => {
-                Ok(Call::Answer(json!({ "ok": true, "messageId": message })))
-            }
-            _ => Err(misfit()),
-        },
+        command::Inject { target: target(&session), content, id: None },
+        |_, Injected { message, .. }, _| json!({ "ok": true, "messageId": message }),
     )
 }
 
 /// `agent`: answered twice, when the prompt is accepted and when its run has ended.
-pub(super) fn agent(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn agent(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Agent {
@@ -364,22 +325,19 @@ pub(super) fn agent(
     let of_conversation = asked.session_id.filter(|id| asked.session_key.is_none() && !id.trim().is_empty());
     let Some(conversation) = of_conversation else { return prompt_agent(dialect, id, prompt, turn) };
     let agent = asked.agent_id.unwrap_or_else(|| dialect.default_agent().to_owned());
-    let described = Command::Session(SessionCommand::DescribeSession(DescribeSession {
-        target: Target::Conversation(conversation.clone()),
-    }));
-    Call::ask(described, move |dialect, reply, turn| {
+    let described = DescribeSession { target: Target::Conversation(conversation.clone()) };
+    Call::ask_either(described, move |dialect, reply, turn| {
         match reply {
-            Ok(Reply::Session(SessionReply::Session(Some(row)))) => {
+            Ok(Some(row)) => {
                 prompt.key = keys::write(&row.session, &dialect.owner);
                 prompt.session = row.session;
             }
-            Ok(Reply::Session(SessionReply::Session(None))) => return Err(misfit()),
+            Ok(None) => return Err(misfit()),
             // It begins under this id.
             Err(error) if error.code == ErrorCode::NotFound => {
                 prompt.key = format!("agent:{agent}:{}", conversation.trim());
                 prompt.session = keys::own(&agent, conversation.trim(), &dialect.owner)?;
             }
-            Ok(_) => return Err(misfit()),
             Err(error) => return Err(error),
         }
         prompt_agent(dialect, id, prompt, turn)
@@ -387,32 +345,22 @@ pub(super) fn agent(
 }
 
 /// Prompts for `agent`.
-fn prompt_agent(
-    dialect: &mut OpenClaw,
-    id: String,
-    prompt: Prompt,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+fn prompt_agent(dialect: &mut OpenClaw, id: String, prompt: Prompt, turn: &mut Turn<'_>) -> Answered {
     dialect.follow(&prompt.session, &prompt.key, None, turn);
     dialect.knows_nothing(&prompt.session);
     let run = turn.run_id();
     let key = prompt.key.clone();
     let name = prompt.name.clone().unwrap_or_else(|| run.to_string());
-    Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply? {
-        Reply::Session(SessionReply::Accepted(accepted)) => {
-            if accepted.is_over {
-                // It is read again, for its end alone.
-                dialect.await_end(&accepted, &name).asked.push(id);
-                return Ok(Call::Elsewhere);
-            }
+    Call::ask_on(prompt.submit(run), move |dialect, accepted, turn| {
+        // Of one that is over, only the end is read again.
+        if !accepted.is_over {
             dialect.expect(&accepted, &name, &key, turn.now());
             let accepted_at = turn.now().as_millis();
             let payload = json!({ "runId": name, "status": "accepted", "acceptedAt": accepted_at });
             turn.send(wire::answer(&id, &payload));
-            dialect.await_end(&accepted, &name).asked.push(id);
-            Ok(Call::Elsewhere)
         }
-        _ => Err(misfit()),
+        dialect.await_end(&accepted, &name).asked.push(id);
+        Ok(Call::Elsewhere)
     })
 }
 

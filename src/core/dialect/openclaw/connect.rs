@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 use super::super::message_bytes_max;
 use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
-use super::{Call, Calling, OpenClaw, Phase, devices, keys, wire};
+use super::{Calling, OpenClaw, Phase, devices, keys, wire};
 use crate::access::device::{self, Checked, Circumstances, Proof, Refusal};
 use crate::access::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview, Overview};
+use crate::daemon::command::{GetOverview, Overview};
 use crate::dialect::{Frame, Turn};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// What the gateway can do besides its methods: `models.list` has all models there are to choose from.
 const CAPABILITIES: [&str; 1] = ["published-model-catalog"];
@@ -259,18 +257,9 @@ impl OpenClaw {
                 self.owner = admitted.principal.owner.clone();
                 self.greeting.admitted = Some(admitted);
                 self.phase = Phase::Greeting;
-                self.ask_aside(
-                    Command::Daemon(DaemonCommand::GetOverview(GetOverview)),
-                    turn,
-                    |dialect, reply, turn| {
-                        let overview = match reply {
-                            Ok(Reply::Daemon(DaemonReply::Overview(overview))) => overview,
-                            _ => Overview::default().into(),
-                        };
-                        dialect.greet(&overview, turn);
-                        Ok(Call::Elsewhere)
-                    },
-                );
+                self.aside(GetOverview, turn, |dialect, overview, turn| {
+                    dialect.greet(&overview.unwrap_or_default(), turn);
+                });
             }
             Err(error) => {
                 let id = std::mem::take(&mut self.greeting.id);

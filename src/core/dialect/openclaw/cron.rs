@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::wire::Protocol;
-use super::{Call, OpenClaw, Request, keys, misfit};
+use super::{Answered, Call, OpenClaw, Request, keys, misfit};
 use crate::access::Owner;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
@@ -27,8 +27,6 @@ use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::schedule::job::{
     self, Firing, FiringState, Job, JobChange, JobCommand, JobNews, JobPatch, JobReply, JobView, NewJob,
     Order, Place,
@@ -356,10 +354,7 @@ fn millis(span: Duration) -> u64 {
 }
 
 /// Asks about jobs; `then` makes the payload of the reply.
-fn ask(
-    command: JobCommand,
-    then: impl FnOnce(&OpenClaw, JobReply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
+fn ask(command: JobCommand, then: impl FnOnce(&OpenClaw, JobReply) -> Option<Value> + 'static) -> Answered {
     let named = match &command {
         JobCommand::Get { job }
         | JobCommand::Update { job, .. }
@@ -367,21 +362,24 @@ fn ask(
         | JobCommand::Start { job } => Some(job.clone()),
         _ => None,
     };
-    Call::ask(Command::Job(Box::new(command)), move |dialect, reply, _| {
+    Call::ask_either(command, move |dialect, reply, _| {
         let reply = reply.map_err(|error| match named {
-            Some(job) if error.code == ErrorCode::NotFound => {
-                Error { message: format!("unknown cron job id: {}", clip(&job)), ..error }
-            }
-            _ => error,
+            Some(job) => in_their_words(error, &job),
+            None => error,
         });
-        match reply? {
-            Reply::Job(reply) => then(dialect, *reply).map(Call::Answer).ok_or_else(misfit),
-            _ => Err(misfit()),
-        }
+        then(dialect, reply?).map(Call::Answer).ok_or_else(misfit)
     })
 }
 
-fn ask_for_job(command: JobCommand) -> Result<Call, Error> {
+/// That there is no such job, as clients know it.
+fn in_their_words(error: Error, job: &str) -> Error {
+    match error.code {
+        ErrorCode::NotFound => Error { message: format!("unknown cron job id: {}", clip(job)), ..error },
+        _ => error,
+    }
+}
+
+fn ask_for_job(command: JobCommand) -> Answered {
     ask(command, |dialect, reply| match reply {
         JobReply::Job(view) => Some(shown(&view, (dialect.protocol, &dialect.owner))),
         _ => None,
@@ -407,7 +405,7 @@ impl Named {
 }
 
 /// `cron.status`
-pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     ask(JobCommand::Status, |_, reply| match reply {
         JobReply::Status(status) => Some(json!({
             "enabled": status.is_enabled,
@@ -420,7 +418,7 @@ pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Res
 }
 
 /// `cron.list`. The built-in jobs follow from the configuration and are in no list of jobs to edit.
-pub(super) fn list(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct List {
@@ -485,13 +483,13 @@ fn paged(
 }
 
 /// `cron.get`
-pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (job, _) = Named::read(request)?;
     ask_for_job(JobCommand::Get { job })
 }
 
 /// `cron.add`
-pub(super) fn add(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn add(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let wire: WireJob = request.read()?;
     let name = wire.name.clone().ok_or_else(|| request.invalid("name is missing"))?;
     let plan = wire.schedule.as_ref().ok_or_else(|| request.invalid("schedule is missing"))?.read(request)?;
@@ -511,11 +509,7 @@ pub(super) fn add(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn
 }
 
 /// `cron.update`: reads the job first, for a patch says only what changes.
-pub(super) fn update(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     struct Update {
         patch: WireJob,
@@ -544,14 +538,10 @@ pub(super) fn update(
     }
     let Some(named) = named_session(&patch, dialect, request, turn)? else { return Ok(Call::Elsewhere) };
     let method = request.method.name;
-    let get = Command::Job(Box::new(JobCommand::Get { job: job.clone() }));
-    Call::ask(get, move |dialect, reply, _| {
-        let reply = reply.map_err(|error| match error.code {
-            ErrorCode::NotFound => Error { message: format!("unknown cron job id: {}", clip(&job)), ..error },
-            _ => error,
-        });
-        let Reply::Job(reply) = reply? else { return Err(misfit()) };
-        let JobReply::Job(view) = *reply else { return Err(misfit()) };
+    Call::ask_either(JobCommand::Get { job: job.clone() }, move |dialect, reply, _| {
+        let JobReply::Job(view) = reply.map_err(|error| in_their_words(error, &job))? else {
+            return Err(misfit());
+        };
         let Errand { order, note } = patch.errand(Some(&view.job), named, dialect, method)?;
         let patch = JobPatch { order: Some(order), note: Some(note.write()), ..simple };
         ask_for_job(JobCommand::Update { job, patch: Box::new(patch) })
@@ -559,7 +549,7 @@ pub(super) fn update(
 }
 
 /// `cron.remove`
-pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (job, _) = Named::read(request)?;
     ask(JobCommand::Remove { job }, |_, reply| match reply {
         JobReply::Removed(removed) => Some(json!({ "ok": true, "removed": removed })),
@@ -568,7 +558,7 @@ pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
 }
 
 /// `cron.run`. What is due is done by itself, at once: so without `force` there is never anything left.
-pub(super) fn run(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn run(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (job, mode) = Named::read(request)?;
     match mode.as_deref().unwrap_or("due") {
         "due" => ask(JobCommand::Get { job }, |_, reply| match reply {
@@ -597,7 +587,7 @@ fn run_id(job: &str, scheduled: Timestamp) -> String {
 }
 
 /// `cron.runs`: protocol 3 tells the oldest first.
-pub(super) fn runs(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn runs(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Runs {
@@ -669,11 +659,7 @@ fn finished(firing: &Firing) -> Value {
 }
 
 /// `wake`
-pub(super) fn wake(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn wake(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Wake {
@@ -708,11 +694,7 @@ pub(super) fn wake(
 }
 
 /// `set-heartbeats`
-pub(super) fn set_heartbeats(
-    _: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn set_heartbeats(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     struct Set {
         enabled: Option<bool>,
@@ -725,7 +707,7 @@ pub(super) fn set_heartbeats(
 }
 
 /// `last-heartbeat`
-pub(super) fn last_heartbeat(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn last_heartbeat(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     ask(JobCommand::LastHeartbeat, |_, reply| match reply {
         JobReply::Beat(firing) => Some(firing.map_or(Value::Null, |firing| heartbeat(&firing))),
         _ => None,

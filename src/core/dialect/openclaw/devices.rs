@@ -9,17 +9,15 @@ use serde_json::{Value, json};
 
 use super::method::scopes_granted;
 use super::wire::{Failure, Protocol};
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Answered, Call, OpenClaw, Request, misfit};
 use crate::access::device::public_key_text;
 use crate::access::pairing::{
     CredentialFault, Device, DeviceCommand, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
 };
 use crate::access::{About, Role, Scopes, Secret, jwt};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
+use crate::daemon::command::GetOverview;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -58,20 +56,15 @@ struct NodeToken {
 fn ask(
     command: DeviceCommand,
     then: impl FnOnce(&OpenClaw, DeviceReply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Device(command), |dialect, reply, _| match reply? {
-        Reply::Device(reply) => then(dialect, *reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
-    })
+) -> Answered {
+    Call::ask_one_of(command, |dialect, reply| then(dialect, reply))
 }
 
 /// `device.pair.list`
-pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Device(DeviceCommand::List), |_, reply, _| {
-        let Reply::Device(reply) = reply? else { return Err(misfit()) };
-        let DeviceReply::List(list) = *reply else { return Err(misfit()) };
-        Call::ask(Command::Daemon(DaemonCommand::GetOverview(GetOverview)), move |dialect, reply, _| {
-            let Reply::Daemon(DaemonReply::Overview(overview)) = reply? else { return Err(misfit()) };
+pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
+    Call::ask_on(DeviceCommand::List, |_, reply, _| {
+        let DeviceReply::List(list) = reply else { return Err(misfit()) };
+        Call::ask(GetOverview, move |dialect, overview, _| {
             let is_connected = |device: &Device| {
                 let present = overview.presence.present.iter();
                 // Programs that come for one question are not among who is present: this may be one.
@@ -85,16 +78,16 @@ pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Resul
                 object["connected"] = is_connected(paired).into();
                 object
             });
-            Ok(Call::Answer(json!({
+            json!({
                 "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
                 "paired": paired.collect::<Vec<_>>(),
-            })))
+            })
         })
     })
 }
 
 /// `device.pair.approve`
-pub(super) fn approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
     ask(DeviceCommand::Approve { request: request_id }, |_, reply| match reply {
         DeviceReply::Approved { request, device: paired, .. } => {
@@ -105,7 +98,7 @@ pub(super) fn approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>)
 }
 
 /// `device.pair.reject`
-pub(super) fn reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
     ask(DeviceCommand::Reject { request: request_id }, |_, reply| match reply {
         DeviceReply::Rejected { request, device } => {
@@ -116,7 +109,7 @@ pub(super) fn reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
 }
 
 /// `device.pair.remove`
-pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfDevice { device_id } = request.read()?;
     ask(DeviceCommand::Remove { device: device_id }, |_, reply| match reply {
         DeviceReply::Removed { device } => Some(json!({ "deviceId": &*device })),
@@ -125,7 +118,7 @@ pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
 }
 
 /// `device.token.rotate`
-pub(super) fn rotate(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn rotate(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfToken { device_id, role, scopes } = request.read()?;
     let scopes = scopes.as_deref().and_then(super::method::scopes_asked);
     let command = DeviceCommand::Rotate { device: device_id, role: role_of(&role)?, scopes };
@@ -148,7 +141,7 @@ pub(super) fn rotate(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
 }
 
 /// `device.token.revoke`
-pub(super) fn revoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn revoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfToken { device_id, role, .. } = request.read()?;
     let command = DeviceCommand::Revoke { device: device_id, role: Some(role_of(&role)?) };
     ask(command, |_, reply| match reply {
@@ -162,7 +155,7 @@ pub(super) fn revoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
 }
 
 /// `node.pair.list`
-pub(super) fn node_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn node_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     ask(DeviceCommand::List, |_, reply| match reply {
         DeviceReply::List(list) => {
             let waiting = list.pending.iter().filter(|pending| pending.role == Role::Node);
@@ -177,7 +170,7 @@ pub(super) fn node_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> 
 }
 
 /// `node.pair.approve`
-pub(super) fn node_approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn node_approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
     ask(DeviceCommand::Approve { request: request_id }, |_, reply| match reply {
         DeviceReply::Approved { request, device, .. } => {
@@ -188,7 +181,7 @@ pub(super) fn node_approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
 }
 
 /// `node.pair.reject`
-pub(super) fn node_reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn node_reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
     ask(DeviceCommand::Reject { request: request_id }, |_, reply| match reply {
         DeviceReply::Rejected { request, device } => {
@@ -199,7 +192,7 @@ pub(super) fn node_reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<
 }
 
 /// `node.pair.remove`: it may no longer come as a node; what else it may come as stays.
-pub(super) fn node_remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn node_remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfNode { node_id } = request.read()?;
     ask(DeviceCommand::Revoke { device: node_id, role: Some(Role::Node) }, |_, reply| match reply {
         DeviceReply::Revoked { device, .. } => Some(json!({ "nodeId": &*device })),
@@ -208,7 +201,7 @@ pub(super) fn node_remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<
 }
 
 /// `node.pair.verify`
-pub(super) fn node_verify(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn node_verify(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let NodeToken { node_id, token } = request.read()?;
     let command = DeviceCommand::Verify { device: node_id, role: Role::Node, token: Secret::new(token) };
     ask(command, |_, reply| match reply {

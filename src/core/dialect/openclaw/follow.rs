@@ -17,16 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stream::{End, Frame, Told, said, wire_run};
-use super::{Call, Calling, OpenClaw, chat, keys, message, target, wait};
-use crate::conversation::command::{
-    Attach, Detach, FollowRun, SessionCommand, SessionFilter, Unwatch, Watch,
-};
+use super::{Calling, OpenClaw, chat, keys, message, target, wait};
+use crate::conversation::command::{Attach, Detach, FollowRun, SessionFilter, Unwatch, Watch};
 use crate::conversation::event::{Event, Published};
-use crate::conversation::reply::{Accepted, Attached, SessionReply, SessionState, UnderWay};
+use crate::conversation::reply::{Accepted, Attached, SessionState, UnderWay};
 use crate::dialect::Turn;
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How many runs that were told to their end are remembered, so that none is told again.
@@ -84,9 +80,7 @@ pub(super) struct Held {
 impl OpenClaw {
     /// Follows all sessions, until one is named.
     pub(super) fn watch_all(&mut self, turn: &mut Turn<'_>) {
-        let ticket = self
-            .ask_aside(Command::Session(SessionCommand::Watch(Watch)), turn, |_, _, _| Ok(Call::Elsewhere));
-        self.watch = Some(ticket);
+        self.watch = Some(self.aside(Watch, turn, |_, _, _| {}));
         self.look = Some(turn.now().after(LOOK_AROUND));
     }
 
@@ -101,28 +95,18 @@ impl OpenClaw {
         }
         for state in [SessionState::Running, SessionState::Paused] {
             let filter = SessionFilter { limit: LOOK_MAX, state: Some(state), ..SessionFilter::default() };
-            self.ask_aside(
-                Command::Session(SessionCommand::ListSessions(filter)),
-                turn,
-                |dialect, reply, turn| {
-                    let rows = match reply {
-                        Ok(Reply::Session(SessionReply::SessionList(list))) if dialect.watch.is_some() => {
-                            list.rows
-                        }
-                        _ => Vec::new(),
-                    };
-                    for row in &rows {
-                        // What waits begins in front of everybody.
-                        let under_way = row.last_run.as_ref().filter(|last| last.ended.is_none());
-                        let is_told =
-                            |run: &RunId| dialect.runs.values().any(|told| told.run() == run.as_str());
-                        if let Some(last) = under_way.filter(|last| !is_told(&last.run)) {
-                            dialect.join(&last.run.clone(), keys::write(&row.session, &dialect.owner), turn);
-                        }
+            self.aside(filter, turn, |dialect, list, turn| {
+                let rows = list.map(|list| list.rows).unwrap_or_default();
+                let is_watching = dialect.watch.is_some();
+                for row in rows.iter().filter(|_| is_watching) {
+                    // What waits begins in front of everybody.
+                    let under_way = row.last_run.as_ref().filter(|last| last.ended.is_none());
+                    let is_told = |run: &RunId| dialect.runs.values().any(|told| told.run() == run.as_str());
+                    if let Some(last) = under_way.filter(|last| !is_told(&last.run)) {
+                        dialect.join(&last.run.clone(), keys::write(&row.session, &dialect.owner), turn);
                     }
-                    Ok(Call::Elsewhere)
-                },
-            );
+                }
+            });
         }
     }
 
@@ -133,32 +117,27 @@ impl OpenClaw {
         }
         self.joining.insert(run.clone(), key);
         let run = run.clone();
-        self.ask_aside(
-            Command::Session(SessionCommand::FollowRun(FollowRun { run: run.clone() })),
-            turn,
-            move |dialect, reply, turn| {
-                let key = dialect.joining.remove(&run);
-                match (reply, key) {
-                    (Ok(Reply::Session(SessionReply::Accepted(Accepted { run, .. }))), Some(key)) => {
-                        let (protocol, feed) = (dialect.protocol, dialect.calls.replying());
-                        if !dialect.ended.contains(&run) {
-                            let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
-                            let told = dialect.runs.entry(run.clone()).or_insert_with(new);
-                            told.tell_as(&key);
-                            told.comes_whole(feed);
-                        }
-                    }
-                    // What happens next in it asks again.
-                    _ => {
-                        let waiting = dialect.runs.remove(&run).map(|told| told.waiting).unwrap_or_default();
-                        for (id, _) in waiting {
-                            turn.send(super::wire::answer(&id, &wait::in_vain(run.as_str())));
-                        }
+        self.aside(FollowRun { run: run.clone() }, turn, move |dialect, reply, turn| {
+            let key = dialect.joining.remove(&run);
+            match (reply, key) {
+                (Ok(Accepted { run, .. }), Some(key)) => {
+                    let (protocol, feed) = (dialect.protocol, dialect.calls.replying());
+                    if !dialect.ended.contains(&run) {
+                        let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
+                        let told = dialect.runs.entry(run.clone()).or_insert_with(new);
+                        told.tell_as(&key);
+                        told.comes_whole(feed);
                     }
                 }
-                Ok(Call::Elsewhere)
-            },
-        );
+                // What happens next in it asks again.
+                _ => {
+                    let waiting = dialect.runs.remove(&run).map(|told| told.waiting).unwrap_or_default();
+                    for (id, _) in waiting {
+                        turn.send(super::wire::answer(&id, &wait::in_vain(run.as_str())));
+                    }
+                }
+            }
+        });
     }
 
     /// Has the runs that come under this ticket come by themselves.
@@ -206,9 +185,7 @@ impl OpenClaw {
         self.named += 1;
         let named = self.named;
         if let Some(watch) = self.watch.take() {
-            self.ask_aside(Command::Session(SessionCommand::Unwatch(Unwatch { watch })), turn, |_, _, _| {
-                Ok(Call::Elsewhere)
-            });
+            self.aside(Unwatch { watch }, turn, |_, _, _| {});
             self.join_all(watch, turn);
         }
         let (mut wants_messages, mut before) = (false, None);
@@ -234,16 +211,13 @@ impl OpenClaw {
             self.join_all(feed, turn);
         }
         let after = known.as_ref().map(|known| known.after);
-        let attach = Command::Session(SessionCommand::Attach(Attach { target: target(session), after }));
+        let attach = Attach { target: target(session), after };
         let (of, is_from_now) = (session.clone(), after.is_none());
-        let ticket = self.ask_aside(attach, turn, move |dialect, reply, turn| {
+        let ticket = self.aside(attach, turn, move |dialect, reply, turn| {
             let ticket = dialect.calls.replying();
             let followed = dialect.followed.get_mut(&of).filter(|followed| followed.ticket == ticket);
             match (reply, followed) {
-                (
-                    Ok(Reply::Session(SessionReply::Attached(Attached { after, under_way, queued, .. }))),
-                    Some(followed),
-                ) => {
+                (Ok(Attached { after, under_way, queued, .. }), Some(followed)) => {
                     followed.from = after;
                     let (key, is_known) = (followed.key.clone(), !followed.knows_nothing);
                     dialect.resume((under_way.as_deref(), &queued), (&key, is_known), ticket);
@@ -265,7 +239,6 @@ impl OpenClaw {
                     dialect.join_all(ticket, turn);
                 }
             }
-            Ok(Call::Elsewhere)
         });
         // What came under the attachment before comes under this one, and again from there on.
         for told in self.runs.values_mut().filter(|told| before.is_some_and(|feed| told.comes_under(feed))) {
@@ -317,8 +290,7 @@ impl OpenClaw {
     /// Lets a session go; gives the attachment there was.
     fn unfollow(&mut self, session: &SessionKey, turn: &mut Turn<'_>) -> Option<Ticket> {
         let Followed { ticket: follow, .. } = self.followed.remove(session)?;
-        let detach = Command::Session(SessionCommand::Detach(Detach { target: target(session), follow }));
-        self.ask_aside(detach, turn, |_, _, _| Ok(Call::Elsewhere));
+        self.aside(Detach { target: target(session), follow }, turn, |_, _, _| {});
         Some(follow)
     }
 

@@ -8,16 +8,14 @@ use serde_json::{Value, json};
 use super::follow::Known;
 use super::stream::{Frame, usage_of, wire_run};
 use super::wire::Protocol;
-use super::{Call, OpenClaw, Request, keys, misfit, stream, target};
-use crate::conversation::command::{ReadTranscript, SessionCommand};
-use crate::conversation::reply::{LastRun, SessionReply, UnderWay};
+use super::{Answered, Call, OpenClaw, Request, keys, stream, target};
+use crate::conversation::command::ReadTranscript;
+use crate::conversation::reply::{LastRun, UnderWay};
 use crate::conversation::transcript::{Entry, Said, Transcript};
 use crate::dialect::Turn;
-use crate::error::{Error, ErrorCode};
+use crate::error::ErrorCode;
 use crate::ids::{RunId, Seq, SessionKey};
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// How many messages a history has where the client does not say, and at most.
 const HISTORY_DEFAULT: u64 = 200;
@@ -30,20 +28,12 @@ const HISTORY_BYTES_MAX: usize = 256 * 1024;
 const MISSED_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// `chat.history`.
-pub(super) fn history(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn history(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     transcript(dialect, request, turn, |dialect, transcript, key| dialect.history_payload(transcript, key))
 }
 
 /// `chat.startup`: the history with what else a page shows first.
-pub(super) fn startup(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn startup(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     transcript(dialect, request, turn, |dialect, transcript, key| {
         let mut payload = dialect.history_payload(transcript, key);
         payload["agentsList"] = dialect.agents();
@@ -57,7 +47,7 @@ fn transcript(
     request: &Request<'_>,
     turn: &mut Turn<'_>,
     payload: fn(&OpenClaw, &Transcript, &str) -> Value,
-) -> Result<Call, Error> {
+) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct History {
@@ -74,18 +64,16 @@ fn transcript(
     let key = asked.session_key.unwrap_or_else(|| keys::MAIN.into());
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(Call::Elsewhere) };
     let after = asked.after_seq.map(Seq);
-    let command = Command::Session(SessionCommand::ReadTranscript(ReadTranscript {
+    let read = ReadTranscript {
         target: target(&session),
         limit: usize::try_from(limit).unwrap_or(usize::MAX),
         bytes_max,
         at: after,
-    }));
-    Call::ask(command, move |dialect, reply, turn| {
+    };
+    Call::ask_either(read, move |dialect, reply, turn| {
         let transcript = match reply {
-            Ok(Reply::Session(SessionReply::Transcript(transcript))) => transcript,
-            Ok(_) => return Err(misfit()),
             Err(error) if error.code == ErrorCode::NotFound => Box::default(),
-            Err(error) => return Err(error),
+            transcript => transcript?,
         };
         let answer = payload(dialect, &transcript, &key);
         // A number that is not there yet is of a log that was put back to an older copy.

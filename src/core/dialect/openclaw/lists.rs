@@ -2,22 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::dialect::Turn;
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
-use crate::tools::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
+use crate::tools::plugin::{ListPlugins, PluginSummary};
 
 /// `skills.status`: the tools that are loaded. They are there or they are not, so each is eligible.
-pub(super) fn skills(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), |_, reply, _| match reply? {
-        Reply::Plugin(PluginReply::Plugins(plugins)) => Ok(Call::Answer(json!({
+pub(super) fn skills(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
+    Call::ask(ListPlugins, |_, plugins, _| {
+        json!({
             "workspaceDir": "",
             "managedSkillsDir": "",
             "skills": plugins.iter().map(skill).collect::<Vec<_>>(),
-        }))),
-        _ => Err(misfit()),
+        })
     })
 }
 
@@ -42,7 +38,7 @@ fn skill(plugin: &PluginSummary) -> Value {
 }
 
 /// `channels.status`: there are none.
-pub(super) fn channels(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn channels(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({
         "ts": turn.now().as_millis(),
         "channelOrder": [],
@@ -57,7 +53,7 @@ pub(super) fn channels(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -
 }
 
 /// `exec.approvals.get`: tools run no commands of this machine, so nothing is allowed in advance.
-pub(super) fn exec_approvals(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn exec_approvals(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({
         "path": "",
         "exists": false,

@@ -2,15 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
-use crate::conversation::command::{SessionCommand, SessionFilter};
-use crate::conversation::reply::{SessionList, SessionReply, SessionState};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetMachine, LaneRow, ListLanes, Machine};
+use super::{Answered, Call, OpenClaw, Request};
+use crate::conversation::command::SessionFilter;
+use crate::conversation::reply::{SessionList, SessionState};
+use crate::daemon::command::{GetMachine, LaneRow, ListLanes, Machine};
 use crate::dialect::Turn;
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
-use crate::tools::node::{ListNodes, NodeCommand, NodeReply, NodeRow};
+use crate::tools::node::{ListNodes, NodeRow};
 
 /// The environment that is the daemon's own machine.
 const GATEWAY: &str = "gateway";
@@ -19,13 +16,9 @@ const GATEWAY: &str = "gateway";
 const SESSIONS_MAX: usize = 1000;
 
 /// `system.info`
-pub(super) fn info(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::GetMachine(GetMachine)), |dialect, reply, turn| match reply? {
-        Reply::Daemon(DaemonReply::Machine(machine)) => {
-            let up = turn.now().millis_since(dialect.setup.started);
-            Ok(Call::Answer(told(&machine, up, &dialect.setup.version)))
-        }
-        _ => Err(misfit()),
+pub(super) fn info(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
+    Call::ask(GetMachine, |dialect, machine, turn| {
+        told(&machine, turn.now().millis_since(dialect.setup.started), &dialect.setup.version)
     })
 }
 
@@ -49,19 +42,15 @@ fn told(machine: &Machine, up_ms: u64, version: &str) -> Value {
 }
 
 /// `environments.list`: the daemon's machine, and the nodes that are connected.
-pub(super) fn environments(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::GetMachine(GetMachine)), |_, reply, _| {
-        let Reply::Daemon(DaemonReply::Machine(machine)) = reply? else { return Err(misfit()) };
-        Call::ask(Command::Node(NodeCommand::ListNodes(ListNodes)), move |_, reply, _| match reply? {
-            Reply::Node(NodeReply::Nodes(nodes)) => {
-                let own = json!({
-                    "id": GATEWAY, "type": "local", "label": machine.host, "status": "available",
-                    "platform": machine.platform, "sessionHost": true,
-                });
-                let all: Vec<_> = std::iter::once(own).chain(nodes.iter().map(environment)).collect();
-                Ok(Call::Answer(json!({ "environments": all })))
-            }
-            _ => Err(misfit()),
+pub(super) fn environments(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
+    Call::ask_on(GetMachine, |_, machine, _| {
+        Call::ask(ListNodes, move |_, nodes, _| {
+            let own = json!({
+                "id": GATEWAY, "type": "local", "label": machine.host, "status": "available",
+                "platform": machine.platform, "sessionHost": true,
+            });
+            let all: Vec<_> = std::iter::once(own).chain(nodes.iter().map(environment)).collect();
+            json!({ "environments": all })
         })
     })
 }
@@ -85,21 +74,14 @@ fn environment(node: &NodeRow) -> Value {
 }
 
 /// `diagnostics.lanes`: the lanes that clients named, and the sessions, each of which is one of its own.
-pub(super) fn lanes(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::ListLanes(ListLanes)), |_, reply, _| {
-        let Reply::Daemon(DaemonReply::Lanes(lanes)) = reply? else { return Err(misfit()) };
+pub(super) fn lanes(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
+    Call::ask_on(ListLanes, |_, lanes, _| {
         let running = SessionFilter {
             limit: SESSIONS_MAX,
             state: Some(SessionState::Running),
             ..SessionFilter::default()
         };
-        Call::ask(Command::Session(SessionCommand::ListSessions(running)), move |_, reply, turn| match reply?
-        {
-            Reply::Session(SessionReply::SessionList(sessions)) => {
-                Ok(Call::Answer(occupancy(&lanes, &sessions, turn.now().as_millis())))
-            }
-            _ => Err(misfit()),
-        })
+        Call::ask(running, move |_, sessions, turn| occupancy(&lanes, &sessions, turn.now().as_millis()))
     })
 }
 

@@ -6,14 +6,13 @@
 use serde_json::Value;
 
 use super::wire::{Failure, Protocol, scope_name};
-use super::{Call, OpenClaw, Request, Turn};
+use super::{Answered, OpenClaw, Request, Turn};
 use super::{
     absent, agents, approvals, catalog, chat, cron, devices, history, lists, logs, machine, nodes, sessions,
     settings, spending, state, tasks, tools, usage, wait,
 };
 use crate::access::{Role, Scope, Scopes};
 use crate::dialect::json::{Params, clip};
-use crate::error::Error;
 use crate::prompt::run_options::PROMPT_COST;
 
 /// One method.
@@ -31,7 +30,7 @@ pub(super) struct Method {
 }
 
 /// Reads the parameters of a request, and answers or asks the daemon.
-type Handle = fn(&mut OpenClaw, &Request<'_>, &mut Turn<'_>) -> Result<Call, Error>;
+type Handle = fn(&mut OpenClaw, &Request<'_>, &mut Turn<'_>) -> Answered;
 
 const fn read(name: &'static str, handle: Handle) -> Method {
     Method { name, role: Role::Operator, needs: Scope::Read, cost: 0, handle }

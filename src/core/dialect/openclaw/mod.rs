@@ -74,12 +74,11 @@ use super::calls::{self, Calling, Calls, misfit};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::access::{Owner, Role, Scope, Scopes};
-use crate::conversation::command::{Exists, SessionCommand};
+use crate::conversation::command::Exists;
 use crate::conversation::reply::{Attached, SessionReply};
 use crate::daemon::announcement::Announcement;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SessionKey, Ticket};
-use crate::request::command::Command;
 use crate::request::reply::Reply;
 use crate::target::Target;
 use crate::time::Timestamp;
@@ -154,6 +153,9 @@ enum Phase {
 
 /// What becomes of a request.
 type Call = calls::Call<OpenClaw>;
+
+/// What becomes of a request, or why it is refused.
+type Answered = Result<Call, Error>;
 
 /// Who is to be answered.
 pub(super) struct Asker {
@@ -422,34 +424,28 @@ impl OpenClaw {
             return Ok(None);
         }
         let key = key.to_owned();
-        self.ask_aside(
-            Command::Session(SessionCommand::Exists(Exists { session: first.clone() })),
-            turn,
-            move |dialect, reply, turn| {
-                let waiting = dialect.locating.remove(&key).unwrap_or_default();
-                match reply {
-                    Ok(reply) => {
-                        let is_there = reply == Reply::Session(SessionReply::Exists(true));
-                        if dialect.located.len() >= LOCATED_MAX {
-                            dialect.located.clear();
-                        }
-                        dialect.located.insert(key.clone(), if is_there { first } else { second });
-                        for (_, frame) in waiting {
-                            dialect.on_frame(&Frame::Text(frame.into()), turn);
-                        }
-                        if !is_there {
-                            // It may come to be.
-                            dialect.located.remove(&key);
-                        }
+        self.aside(Exists { session: first.clone() }, turn, move |dialect, reply, turn| {
+            let waiting = dialect.locating.remove(&key).unwrap_or_default();
+            match reply {
+                Ok(is_there) => {
+                    if dialect.located.len() >= LOCATED_MAX {
+                        dialect.located.clear();
                     }
-                    Err(error) => {
-                        let failure = Failure::of(&error, dialect.protocol);
-                        waiting.iter().for_each(|(id, _)| turn.send(wire::refusal(id, &failure)));
+                    dialect.located.insert(key.clone(), if is_there { first } else { second });
+                    for (_, frame) in waiting {
+                        dialect.on_frame(&Frame::Text(frame.into()), turn);
+                    }
+                    if !is_there {
+                        // It may come to be.
+                        dialect.located.remove(&key);
                     }
                 }
-                Ok(Call::Elsewhere)
-            },
-        );
+                Err(error) => {
+                    let failure = Failure::of(&error, dialect.protocol);
+                    waiting.iter().for_each(|(id, _)| turn.send(wire::refusal(id, &failure)));
+                }
+            }
+        });
         Ok(None)
     }
 

@@ -14,14 +14,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::wire::Rest;
-use super::{Call, OpenClaw, Request, misfit, wire};
+use super::{Answered, Call, OpenClaw, Request, wire};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::tools::node::{
-    INVOKE_TIMEOUT, Invocation, InvokeNode, ListNodes, NodeCommand, NodeFailure, NodeReply, NodeResult,
-    NodeRow,
+    INVOKE_TIMEOUT, Invocation, InvokeNode, ListNodes, NodeFailure, NodeResult, NodeRow,
 };
 
 /// What a node may tell of its own accord, and whether that is taken.
@@ -72,15 +69,12 @@ fn row(node: &NodeRow) -> Value {
 }
 
 /// Asks which nodes there are.
-fn nodes(answer: impl FnOnce(Vec<NodeRow>, u64) -> Result<Value, Error> + 'static) -> Result<Call, Error> {
-    Call::ask(Command::Node(NodeCommand::ListNodes(ListNodes)), move |_, reply, turn| match reply? {
-        Reply::Node(NodeReply::Nodes(nodes)) => answer(nodes, turn.now().as_millis()).map(Call::Answer),
-        _ => Err(misfit()),
-    })
+fn nodes(answer: impl FnOnce(Vec<NodeRow>, u64) -> Result<Value, Error> + 'static) -> Answered {
+    Call::ask_on(ListNodes, |_, nodes, turn| answer(nodes, turn.now().as_millis()).map(Call::Answer))
 }
 
 /// `node.list`: those that are connected.
-pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     nodes(|mut nodes, ts| {
         nodes.sort_by_key(|node| node.about.display_name.as_deref().unwrap_or(&node.id).to_lowercase());
         Ok(json!({ "ts": ts, "nodes": nodes.iter().map(row).collect::<Vec<_>>() }))
@@ -94,7 +88,7 @@ struct Named {
 }
 
 /// `node.describe`.
-pub(super) fn describe(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn describe(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Named { node_id } = request.read()?;
     nodes(move |nodes, ts| {
         let node = nodes.iter().find(|node| *node.id == *node_id.trim());
@@ -116,7 +110,7 @@ struct Invoke<'a> {
 }
 
 /// `node.invoke`: answered when the node has.
-pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let invoke: Invoke<'_> = request.read()?;
     let (node, command) = (invoke.node_id.trim().to_owned(), invoke.command.trim().to_owned());
     if node.is_empty() || command.is_empty() {
@@ -129,24 +123,21 @@ pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
         timeout: invoke.timeout_ms.map_or(INVOKE_TIMEOUT, Duration::from_millis),
         idempotency_key: invoke.idempotency_key.filter(|key| !key.is_empty()),
     };
-    Call::ask(Command::Node(NodeCommand::Invoke(Box::new(invoke))), |_, reply, _| match reply? {
-        Reply::Node(NodeReply::Invoked(invoked)) => match invoked.outcome {
-            Ok(payload) => {
-                let value = payload.as_deref().map(serde_json::from_str::<Value>);
-                Ok(Call::Answer(json!({
-                    "ok": true,
-                    "nodeId": &*invoked.node,
-                    "command": invoked.command,
-                    // What is no JSON can't be shown but as the text it is.
-                    "payload": value.and_then(Result::ok),
-                    "payloadJSON": payload,
-                })))
-            }
-            Err(NodeFailure { code, message }) => {
-                Err(ErrorCode::Unavailable.error(format!("node invoke failed: {code}: {message}")))
-            }
-        },
-        _ => Err(misfit()),
+    Call::ask_on(Box::new(invoke), |_, invoked, _| match invoked.outcome {
+        Ok(payload) => {
+            let value = payload.as_deref().map(serde_json::from_str::<Value>);
+            Ok(Call::Answer(json!({
+                "ok": true,
+                "nodeId": &*invoked.node,
+                "command": invoked.command,
+                // What is no JSON can't be shown but as the text it is.
+                "payload": value.and_then(Result::ok),
+                "payloadJSON": payload,
+            })))
+        }
+        Err(NodeFailure { code, message }) => {
+            Err(ErrorCode::Unavailable.error(format!("node invoke failed: {code}: {message}")))
+        }
     })
 }
 
@@ -168,7 +159,7 @@ struct Failed {
 }
 
 /// `node.invoke.result`, from a node.
-pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let told: Outcome<'_> = request.read()?;
     let outcome = if told.ok {
         // JSON within a text, or JSON as it is.
@@ -183,8 +174,7 @@ pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
             message: message.unwrap_or_else(|| "the node does not say why".into()),
         })
     };
-    let command = Command::Node(NodeCommand::Result(NodeResult { invocation: Arc::from(told.id), outcome }));
-    Call::ask(command, |_, reply, _| reply.map(|_| Call::Answer(json!({ "ok": true }))))
+    Call::ask(NodeResult { invocation: Arc::from(told.id), outcome }, |_, _, _| json!({ "ok": true }))
 }
 
 #[derive(Deserialize)]
@@ -193,7 +183,7 @@ struct Happened {
 }
 
 /// `node.event`, from a node.
-pub(super) fn event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Happened { event } = request.read()?;
     match EVENTS.iter().find(|(name, _)| *name == event) {
         Some((name, false)) => {
@@ -204,7 +194,7 @@ pub(super) fn event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -
 }
 
 /// `skills.bins`, from a node: it has no programs to look for, as there are no skills.
-pub(super) fn skills_bins(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn skills_bins(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "bins": [] })))
 }
 

@@ -4,13 +4,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Call, OpenClaw, Request, catalog, keys, misfit, target};
+use super::{Answered, Call, OpenClaw, Request, catalog, keys, misfit, target};
 use crate::access::Owner;
 use crate::conversation::command::{
-    Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionCommand, SessionFilter,
-    Submit,
+    self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionFilter, Submit,
 };
-use crate::conversation::reply::{Accepted, Compacted, Deleted, Preview, SessionReply, SessionRow};
+use crate::conversation::reply::{Accepted, Compacted, Deleted, Preview, SessionList, SessionRow};
 use crate::conversation::transcript::Role;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
@@ -20,8 +19,7 @@ use crate::ids::{self, RunId, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Patch;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 use crate::target::Target;
 use crate::time::Timestamp;
 
@@ -153,9 +151,8 @@ impl OpenClaw {
         value
     }
 
-    /// The payload of `sessions.list`, from the reply to the command that [`filter`] made.
-    fn session_list(&self, asked: &Listing, reply: Reply, now: Timestamp) -> Result<Value, Error> {
-        let Reply::Session(SessionReply::SessionList(list)) = reply else { return Err(misfit()) };
+    /// The payload of `sessions.list`, from what [`filter`] found.
+    fn session_list(&self, asked: &Listing, list: SessionList, now: Timestamp) -> Value {
         let is_asked = |row: &&SessionRow| {
             let archived = row.settings.display.get("archived").is_some_and(|set| *set == Value::Bool(true));
             match &asked.archived {
@@ -185,7 +182,7 @@ impl OpenClaw {
             }
             rows.push(value);
         }
-        Ok(json!({
+        json!({
             "ts": now.as_millis(),
             "path": "clawmux",
             "count": rows.len(),
@@ -193,7 +190,7 @@ impl OpenClaw {
             "hasMore": list.total > found,
             "defaults": self.session_defaults(),
             "sessions": rows,
-        }))
+        })
     }
 
     /// The session that a request is about; none where it is not known yet.
@@ -225,8 +222,8 @@ fn is_main(session: &SessionKey, who: &Owner) -> bool {
     keys::write(session, who) == format!("agent:{}:{}", session.agent(), keys::MAIN)
 }
 
-/// The command that finds what a list is to have; none where there is no such thing.
-fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
+/// What finds what a list is to have; none where there is no such thing.
+fn filter(asked: &Listing, now: Timestamp) -> Option<SessionFilter> {
     // No session was made by another.
     if asked.spawned_by.is_some() {
         return None;
@@ -239,7 +236,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
     let text = |text: &Option<String>| {
         text.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
     };
-    Some(Command::Session(SessionCommand::ListSessions(SessionFilter {
+    Some(SessionFilter {
         offset: 0,
         is_open: false,
         state: None,
@@ -249,7 +246,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
         label: text(&asked.label),
         search: text(&asked.search).map(searched),
         with_texts: [asked.include_derived_titles, asked.include_last_message].contains(&Some(true)),
-    })))
+    })
 }
 
 /// What is looked for in keys, labels and titles: where it is a client's key or the beginning of one,
@@ -268,38 +265,22 @@ fn searched(text: String) -> String {
 }
 
 /// Asks for a list and answers with what `payload` makes of it.
-fn listed(
-    dialect: &OpenClaw,
-    asked: Listing,
-    turn: &Turn<'_>,
-    payload: fn(Value) -> Value,
-) -> Result<Call, Error> {
+fn listed(dialect: &OpenClaw, asked: Listing, turn: &Turn<'_>, payload: fn(Value) -> Value) -> Answered {
     match filter(&asked, turn.now()) {
-        None => {
-            let nothing = Reply::Session(SessionReply::SessionList(Default::default()));
-            dialect.session_list(&asked, nothing, turn.now()).map(payload).map(Call::Answer)
-        }
-        Some(command) => Call::ask(command, move |dialect, reply, turn| {
-            dialect.session_list(&asked, reply?, turn.now()).map(payload).map(Call::Answer)
+        None => Ok(Call::Answer(payload(dialect.session_list(&asked, SessionList::default(), turn.now())))),
+        Some(filter) => Call::ask(filter, move |dialect, list, turn| {
+            payload(dialect.session_list(&asked, list, turn.now()))
         }),
     }
 }
 
 /// `sessions.list`.
-pub(super) fn list(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     listed(dialect, request.read()?, turn, |list| list)
 }
 
 /// `sessions.subscribe`: tells of changes from here on; with what a list takes, the list as well.
-pub(super) fn subscribe(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn subscribe(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Listing = request.read()?;
     dialect.is_subscribed = true;
     if request.read::<Map<String, Value>>()?.is_empty() {
@@ -309,7 +290,7 @@ pub(super) fn subscribe(
 }
 
 /// `sessions.unsubscribe`.
-pub(super) fn unsubscribe(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn unsubscribe(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     dialect.is_subscribed = false;
     Ok(Call::Answer(json!({ "subscribed": false })))
 }
@@ -320,7 +301,7 @@ pub(super) fn messages_subscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
     turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     dialect.follow(&session, &key, None, turn);
     dialect.want_messages(&session, true);
@@ -332,18 +313,14 @@ pub(super) fn messages_unsubscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
     turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     dialect.want_messages(&session, false);
     Ok(Call::Answer(json!({ "subscribed": false, "key": key })))
 }
 
 /// `sessions.resolve`: the full key of the session that a key, an id or a label stands for.
-pub(super) fn resolve(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn resolve(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Resolve {
@@ -382,15 +359,9 @@ pub(super) fn resolve(
             let Some(session) = dialect.session(request, Some(&key), turn)? else {
                 return Ok(Call::Elsewhere);
             };
-            return Call::ask(
-                Command::Session(SessionCommand::DescribeSession(DescribeSession {
-                    target: target(&session),
-                })),
-                move |_, reply, _| match reply? {
-                    Reply::Session(SessionReply::Session(row)) => found(row.as_deref(), &key),
-                    _ => Err(misfit()),
-                },
-            );
+            return Call::ask_on(DescribeSession { target: target(&session) }, move |_, row, _| {
+                found(row.as_deref(), &key)
+            });
         }
         (None, Some(id), None) => (Some(id), None),
         (None, None, Some(label)) => (None, Some(label)),
@@ -410,9 +381,8 @@ pub(super) fn resolve(
         agent_id: asked.agent_id,
         ..Listing::default()
     };
-    let Some(command) = filter(&listing, turn.now()) else { return Err(misfit()) };
-    Call::ask(command, move |_, reply, _| {
-        let Reply::Session(SessionReply::SessionList(list)) = reply? else { return Err(misfit()) };
+    let Some(filter) = filter(&listing, turn.now()) else { return Err(misfit()) };
+    Call::ask_on(filter, move |_, list, _| {
         let is_named = |row: &&SessionRow| {
             id.as_ref().is_none_or(|id| *id == row.session_id || is_short_of(id, &row.session))
         };
@@ -430,11 +400,7 @@ fn is_short_of(id: &str, session: &SessionKey) -> bool {
 }
 
 /// `sessions.preview`.
-pub(super) fn preview(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn preview(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Previews {
@@ -465,58 +431,41 @@ pub(super) fn preview(
         |number: Option<u64>, default| usize::try_from(number.unwrap_or(default)).unwrap_or(usize::MAX);
     let limit = number(asked.limit, PREVIEW_DEFAULT);
     let chars_max = number(asked.max_chars, PREVIEW_CHARS_DEFAULT);
-    Call::ask(
-        Command::Session(SessionCommand::PreviewSessions(PreviewSessions { targets, limit, chars_max })),
-        move |_, reply, turn| {
-            let Reply::Session(SessionReply::Previews(previews)) = reply? else { return Err(misfit()) };
-            let one = |(key, place): (&String, &std::ops::Range<usize>)| {
-                let found = previews.get(place.clone()).unwrap_or_default();
-                let messages = found.iter().find_map(|Preview { messages }| messages.as_ref());
-                let status = match messages {
-                    None => "missing",
-                    Some(messages) if messages.is_empty() => "empty",
-                    Some(_) => "ok",
-                };
-                let item = |(role, text): &(Role, String)| {
-                    let role = match role {
-                        Role::User => "user",
-                        Role::Assistant => "assistant",
-                    };
-                    json!({ "role": role, "text": text })
-                };
-                let items: Vec<_> = messages.into_iter().flatten().map(item).collect();
-                json!({ "key": key, "status": status, "items": items })
+    Call::ask(PreviewSessions { targets, limit, chars_max }, move |_, previews, turn| {
+        let one = |(key, place): (&String, &std::ops::Range<usize>)| {
+            let found = previews.get(place.clone()).unwrap_or_default();
+            let messages = found.iter().find_map(|Preview { messages }| messages.as_ref());
+            let status = match messages {
+                None => "missing",
+                Some(messages) if messages.is_empty() => "empty",
+                Some(_) => "ok",
             };
-            let previews: Vec<_> = keys.iter().zip(&places).map(one).collect();
-            Ok(Call::Answer(json!({ "ts": turn.now().as_millis(), "previews": previews })))
-        },
-    )
+            let item = |(role, text): &(Role, String)| {
+                let role = match role {
+                    Role::User => "user",
+                    Role::Assistant => "assistant",
+                };
+                json!({ "role": role, "text": text })
+            };
+            let items: Vec<_> = messages.into_iter().flatten().map(item).collect();
+            json!({ "key": key, "status": status, "items": items })
+        };
+        let previews: Vec<_> = keys.iter().zip(&places).map(one).collect();
+        json!({ "ts": turn.now().as_millis(), "previews": previews })
+    })
 }
 
 /// `sessions.describe`.
-pub(super) fn describe(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn describe(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Some((session, _)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     Call::ask(
-        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&session) })),
-        |dialect, reply, _| match reply? {
-            Reply::Session(SessionReply::Session(row)) => {
-                Ok(Call::Answer(json!({ "session": row.map(|row| dialect.session_row(&row)) })))
-            }
-            _ => Err(misfit()),
-        },
+        DescribeSession { target: target(&session) },
+        |dialect, row, _| json!({ "session": row.map(|row| dialect.session_row(&row)) }),
     )
 }
 
 /// `sessions.create`: a session, and its first prompt where there is one.
-pub(super) fn create(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Create {
@@ -553,55 +502,50 @@ pub(super) fn create(
         return Err(request.invalid("at /idempotencyKey: too long"));
     }
     dialect.follow(&session, &key, None, turn);
-    Call::ask(
-        Command::Session(SessionCommand::CreateSession(CreateSession { target: target(&session), patch })),
-        move |dialect, reply, turn| {
-            let Reply::Session(SessionReply::Settled(row)) = reply? else { return Err(misfit()) };
-            let mut answer = dialect.settled(&key, &row);
-            let Some(content) = message else { return Ok(Call::Answer(answer)) };
-            let run = turn.run_id();
-            let name_told = name.clone().unwrap_or_else(|| run.to_string());
-            let submit = Submit {
-                target: target(&session),
-                run,
-                content,
-                idempotency_key: name,
-                attachments: Vec::new(),
-                files: Vec::new(),
-                local_files: Vec::new(),
-                run_options: RunOptions::default(),
-                follow: true,
-            };
-            Call::ask(Command::Session(SessionCommand::Submit(submit)), move |dialect, reply, turn| {
-                match reply {
-                    Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
-                        dialect.expect(
-                            &accepted,
-                            &name_told,
-                            &key,
-                            super::chat::after_answer(dialect.protocol, turn.now()),
-                        );
-                        answer["runStarted"] = true.into();
-                        answer["runId"] = name_told.into();
-                        let Accepted { repeated, is_over, .. } = accepted;
-                        answer["status"] = match (repeated, is_over) {
-                            (false, _) => "started",
-                            (true, false) => "in_flight",
-                            (true, true) => "ok",
-                        }
-                        .into();
+    Call::ask_on(CreateSession { target: target(&session), patch }, move |dialect, row, turn| {
+        let mut answer = dialect.settled(&key, &row);
+        let Some(content) = message else { return Ok(Call::Answer(answer)) };
+        let run = turn.run_id();
+        let name_told = name.clone().unwrap_or_else(|| run.to_string());
+        let submit = Submit {
+            target: target(&session),
+            run,
+            content,
+            idempotency_key: name,
+            attachments: Vec::new(),
+            files: Vec::new(),
+            local_files: Vec::new(),
+            run_options: RunOptions::default(),
+            follow: true,
+        };
+        Call::ask_either(submit, move |dialect, reply, turn| {
+            match reply {
+                Ok(accepted) => {
+                    dialect.expect(
+                        &accepted,
+                        &name_told,
+                        &key,
+                        super::chat::after_answer(dialect.protocol, turn.now()),
+                    );
+                    answer["runStarted"] = true.into();
+                    answer["runId"] = name_told.into();
+                    let Accepted { repeated, is_over, .. } = accepted;
+                    answer["status"] = match (repeated, is_over) {
+                        (false, _) => "started",
+                        (true, false) => "in_flight",
+                        (true, true) => "ok",
                     }
-                    Ok(_) => return Err(misfit()),
-                    // The session is there all the same.
-                    Err(error) => {
-                        answer["runStarted"] = false.into();
-                        answer["runError"] = json!({ "code": "UNAVAILABLE", "message": error.message });
-                    }
+                    .into();
                 }
-                Ok(Call::Answer(answer))
-            })
-        },
-    )
+                // The session is there all the same.
+                Err(error) => {
+                    answer["runStarted"] = false.into();
+                    answer["runError"] = json!({ "code": "UNAVAILABLE", "message": error.message });
+                }
+            }
+            Ok(Call::Answer(answer))
+        })
+    })
 }
 
 fn thinking(level: &str) -> Result<Thinking, Error> {
@@ -669,39 +613,24 @@ fn patch_of(request: &Request<'_>, now: Timestamp) -> Result<Patch, Error> {
 }
 
 /// `sessions.patch`: what the session is set to from its next run on.
-pub(super) fn patch(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn patch(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let patch = patch_of(request, turn.now())?;
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    settle(Command::Session(SessionCommand::Configure(Configure { target: target(&session), patch })), key)
+    settle(Configure { target: target(&session), patch }, key)
 }
 
 /// `sessions.reset`: a new conversation.
-pub(super) fn reset(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn reset(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    settle(Command::Session(SessionCommand::Reset(Reset { target: target(&session) })), key)
+    settle(Reset { target: target(&session) }, key)
 }
 
-fn settle(command: Command, key: String) -> Result<Call, Error> {
-    Call::ask(command, move |dialect, reply, _| match reply? {
-        Reply::Session(SessionReply::Settled(row)) => Ok(Call::Answer(dialect.settled(&key, &row))),
-        _ => Err(misfit()),
-    })
+fn settle(change: impl Ask<Reply = Box<SessionRow>> + 'static, key: String) -> Answered {
+    Call::ask(change, move |dialect, row, _| dialect.settled(&key, &row))
 }
 
 /// `sessions.compact`: forgets all but the newest messages.
-pub(super) fn compact(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn compact(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Compact {
@@ -714,42 +643,25 @@ pub(super) fn compact(
     }
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-    Call::ask(
-        Command::Session(SessionCommand::Compact(crate::conversation::command::Compact {
-            target: target(&session),
-            keep,
-        })),
-        move |_, reply, _| match reply? {
-            Reply::Session(SessionReply::Compacted(Compacted { forgotten: 0, .. })) => {
-                let why = "nothing to forget";
-                Ok(Call::Answer(json!({ "ok": true, "key": key, "compacted": false, "reason": why })))
-            }
-            Reply::Session(SessionReply::Compacted(Compacted { kept, .. })) => Ok(Call::Answer(
-                json!({ "ok": true, "key": key, "compacted": true, "kept": kept, "archived": [] }),
-            )),
-            _ => Err(misfit()),
-        },
-    )
+    Call::ask(command::Compact { target: target(&session), keep }, move |_, compacted, _| match compacted {
+        Compacted { forgotten: 0, .. } => {
+            json!({ "ok": true, "key": key, "compacted": false, "reason": "nothing to forget" })
+        }
+        Compacted { kept, .. } => {
+            json!({ "ok": true, "key": key, "compacted": true, "kept": kept, "archived": [] })
+        }
+    })
 }
 
 /// `sessions.delete`: but for the main session, which clients count on.
-pub(super) fn delete(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn delete(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     if is_main(&session, &dialect.owner) {
         let name = keys::write(&session, &dialect.owner);
         return Err(ErrorCode::InvalidRequest.error(format!("Cannot delete the main session ({name}).")));
     }
     Call::ask(
-        Command::Session(SessionCommand::Delete(Delete { target: target(&session) })),
-        move |_, reply, _| match reply? {
-            Reply::Session(SessionReply::Deleted(Deleted { found })) => {
-                Ok(Call::Answer(json!({ "ok": true, "key": key, "deleted": found, "archived": [] })))
-            }
-            _ => Err(misfit()),
-        },
+        Delete { target: target(&session) },
+        move |_, Deleted { found }, _| json!({ "ok": true, "key": key, "deleted": found, "archived": [] }),
     )
 }

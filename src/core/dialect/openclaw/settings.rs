@@ -6,13 +6,11 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::config;
-use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
+use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use crate::dialect::Turn;
-use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::error::ErrorCode;
 
 /// The text of a file, as JSON.
 fn raw(file: &Value) -> Value {
@@ -43,25 +41,22 @@ fn snapshot(snapshot: &ConfigSnapshot) -> Value {
 }
 
 /// `config.get`.
-pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Config(ConfigCommand::Config(ConfigRequest::Get)), |_, reply, _| match reply? {
-        Reply::Config(ConfigReply::Config(found)) => Ok(Call::Answer(snapshot(&found))),
-        _ => Err(misfit()),
-    })
+pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
+    Call::ask(ConfigRequest::Get, |_, found, _| snapshot(&found))
 }
 
 /// `config.set` and `config.apply`: all of it. It is in effect when it is answered, but for what takes a
 /// restart, which the answer says.
-pub(super) fn config_set(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn config_set(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     set(request, false)
 }
 
 /// `config.patch`: what is to change.
-pub(super) fn config_patch(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn config_patch(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     set(request, true)
 }
 
-fn set(request: &Request<'_>, is_patch: bool) -> Result<Call, Error> {
+fn set(request: &Request<'_>, is_patch: bool) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Set {
@@ -74,28 +69,18 @@ fn set(request: &Request<'_>, is_patch: bool) -> Result<Call, Error> {
     };
     let asked = serde_json::from_str(&raw)
         .map_err(|why| ErrorCode::InvalidRequest.error(format!("invalid config: it is not JSON: {why}")))?;
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Set { asked, is_patch, base_hash })),
-        |_, reply, _| match reply? {
-            Reply::Config(ConfigReply::Config(now)) => {
-                let mut payload = snapshot(&now);
-                payload["ok"] = true.into();
-                if now.needs_restart {
-                    payload["note"] = "it takes effect when clawmux is restarted".into();
-                }
-                Ok(Call::Answer(payload))
-            }
-            _ => Err(misfit()),
-        },
-    )
+    Call::ask(ConfigRequest::Set { asked, is_patch, base_hash }, |_, now, _| {
+        let mut payload = snapshot(&now);
+        payload["ok"] = true.into();
+        if now.needs_restart {
+            payload["note"] = "it takes effect when clawmux is restarted".into();
+        }
+        payload
+    })
 }
 
 /// `config.schema`.
-pub(super) fn config_schema(
-    dialect: &mut OpenClaw,
-    _: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn config_schema(dialect: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let schema = config::schema();
     let hints = schema.hints.iter().map(|hint| {
         // Names such as `max_tokens` and `token_env` sound like secrets; none is ever a value here.

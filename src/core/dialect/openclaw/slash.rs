@@ -6,17 +6,18 @@ use serde_json::{Value, json};
 
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
-use super::{Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
+use super::{Answered, Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
+use crate::config::ModelRef;
 use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
-use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset, SessionCommand};
-use crate::conversation::reply::{Compacted, SessionReply};
+use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset};
+use crate::conversation::reply::Compacted;
+use crate::conversation::reply::SessionRow;
 use crate::dialect::Turn;
 use crate::error::Error;
 use crate::ids::{ApprovalId, Seq, SessionKey};
 use crate::prompt::settings::Patch;
 use crate::prompt::thinking::Thinking;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,77 +106,54 @@ pub(super) struct Asked {
     pub(super) run: String,
 }
 
-/// What is said of the reply; none where it is to another command.
-type Tell = fn(&OpenClaw, Reply) -> Option<String>;
-
 /// Does what the command says; the answer to its request is followed by a `chat` event with the text.
-pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
-    let whose = || target(&asked.session);
-    let (command, tell): (Command, Tell) = match command {
-        Slash::Help => (describe(&asked), |_, _| Some(help())),
-        Slash::Models => (describe(&asked), |dialect, _| {
+pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
+    let target = target(&asked.session);
+    let describe = |asked: Asked, tell: fn(&OpenClaw, Option<Box<SessionRow>>) -> String| {
+        let described = DescribeSession { target: super::target(&asked.session) };
+        ask(described, asked, move |dialect, row| Some(tell(dialect, row)))
+    };
+    match command {
+        Slash::Help => describe(asked, |_, _| help()),
+        Slash::Models => describe(asked, |dialect, _| {
             let models = dialect.setup.catalog.models.iter();
             let lines: Vec<_> =
                 models.map(|entry| format!("- {}", catalog::model_name(&entry.model))).collect();
-            Some(format!("Models:\n{}", lines.join("\n")))
+            format!("Models:\n{}", lines.join("\n"))
         }),
-        Slash::Status | Slash::Model(None) | Slash::Think(None) => (describe(&asked), |dialect, reply| {
-            let Reply::Session(SessionReply::Session(row)) = reply else { return None };
+        Slash::Status | Slash::Model(None) | Slash::Think(None) => describe(asked, |dialect, row| {
             let row = row.as_deref();
-            let model =
-                row.and_then(|row| row.model.as_ref()).or_else(|| dialect.model_of(dialect.default_agent()));
-            let model = model.map_or_else(|| "none".into(), catalog::model_name);
+            let model = dialect.model_name(row.and_then(|row| row.model.as_ref()));
             let thinking = row.and_then(|row| row.settings.thinking).unwrap_or(Thinking::Off).name();
             let (usage, running) = row.map_or_else(Default::default, |row| (row.usage, row.running.len()));
-            Some(format!(
+            format!(
                 "clawmux {}\nmodel: {model}\nthinking: {thinking}\ntokens: {} in, {} out\nruns: {running}",
                 dialect.setup.version, usage.input_tokens, usage.output_tokens
-            ))
-        }),
-        Slash::Reset => (Command::Session(SessionCommand::Reset(Reset { target: whose() })), |_, reply| {
-            matches!(reply, Reply::Session(SessionReply::Settled(_)))
-                .then(|| "A new conversation begins.".into())
-        }),
-        Slash::Compact => (
-            Command::Session(SessionCommand::Compact(Compact { target: whose(), keep: COMPACT_KEEP })),
-            |_, reply| match reply {
-                Reply::Session(SessionReply::Compacted(Compacted { kept, forgotten })) => {
-                    Some(format!("{forgotten} messages were forgotten, {kept} are left."))
-                }
-                _ => None,
-            },
-        ),
-        Slash::Model(Some(model)) => {
-            let model = (model != "default").then_some(model);
-            let patch = Patch { model: Some(model), ..Patch::default() };
-            (
-                Command::Session(SessionCommand::Configure(Configure { target: whose(), patch })),
-                |dialect, reply| match reply {
-                    Reply::Session(SessionReply::Settled(row)) => {
-                        let model = row.model.as_ref().or_else(|| dialect.model_of(dialect.default_agent()));
-                        Some(format!("model: {}", model.map_or_else(|| "none".into(), catalog::model_name)))
-                    }
-                    _ => None,
-                },
             )
+        }),
+        Slash::Reset => ask(Reset { target }, asked, |_, _| Some("A new conversation begins.".into())),
+        Slash::Compact => {
+            ask(Compact { target, keep: COMPACT_KEEP }, asked, |_, Compacted { kept, forgotten }| {
+                Some(format!("{forgotten} messages were forgotten, {kept} are left."))
+            })
+        }
+        Slash::Model(Some(model)) => {
+            let patch = Patch { model: Some((model != "default").then_some(model)), ..Patch::default() };
+            ask(Configure { target, patch }, asked, |dialect, row| {
+                Some(format!("model: {}", dialect.model_name(row.model.as_ref())))
+            })
         }
         Slash::Think(Some(level)) => {
             let Some(level) = Thinking::from_name(&level.to_ascii_lowercase()) else {
-                return ask(describe(&asked), asked, |_, _| Some(NO_SUCH_LEVEL.into()));
+                return describe(asked, |_, _| NO_SUCH_LEVEL.into());
             };
             let patch = Patch { thinking: Some(Some(level)), ..Patch::default() };
-            (Command::Session(SessionCommand::Configure(Configure { target: whose(), patch })), |_, reply| {
-                match reply {
-                    Reply::Session(SessionReply::Settled(row)) => {
-                        Some(format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name()))
-                    }
-                    _ => None,
-                }
+            ask(Configure { target, patch }, asked, |_, row| {
+                Some(format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name()))
             })
         }
-        Slash::Approvals => (Command::Approval(ApprovalCommand::List), |_, reply| {
-            let Reply::Approval(reply) = reply else { return None };
-            let ApprovalReply::List(waiting) = *reply else { return None };
+        Slash::Approvals => ask(ApprovalCommand::List, asked, |_, reply| {
+            let ApprovalReply::List(waiting) = reply else { return None };
             if waiting.is_empty() {
                 return Some("No tool call waits for approval.".into());
             }
@@ -188,12 +166,11 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
             let verdict = match word.as_str() {
                 "allow-once" => Verdict::Approve { input: None },
                 "deny" => Verdict::Deny { reason: None },
-                _ => return ask(describe(&asked), asked, |_, _| Some(APPROVE_USAGE.into())),
+                _ => return describe(asked, |_, _| APPROVE_USAGE.into()),
             };
             let decide = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
-            (Command::Approval(decide), |_, reply| {
-                let Reply::Approval(reply) = reply else { return None };
-                let ApprovalReply::Decided { decided, .. } = *reply else { return None };
+            ask(decide, asked, |_, reply| {
+                let ApprovalReply::Decided { decided, .. } = reply else { return None };
                 let what = match decided.decision {
                     Decision::Approved { .. } => "approved",
                     Decision::Denied { .. } | Decision::TimedOut | Decision::Withdrawn => "denied",
@@ -201,21 +178,21 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
                 Some(format!("{} is {what}.", decided.tool))
             })
         }
-    };
-    ask(command, asked, tell)
+    }
 }
 
-/// Asks the daemon; the answer to the request comes first, and then what is said, as an event.
-fn ask(command: Command, asked: Asked, tell: Tell) -> Result<Call, Error> {
-    Call::ask(command, move |dialect, reply, turn| {
+/// Asks the daemon; the answer to the request comes first, and then what `tell` says of the reply, as an
+/// event. `tell` says nothing where the reply is to another question.
+fn ask<C: Ask + 'static>(
+    question: C,
+    asked: Asked,
+    tell: impl FnOnce(&OpenClaw, C::Reply) -> Option<String> + 'static,
+) -> Answered {
+    Call::ask_either(question, move |dialect, reply, turn| {
         let text = reply.and_then(|reply| tell(dialect, reply).ok_or_else(misfit));
         dialect.say_after(&asked, text, turn);
         Ok(Call::Answer(json!({ "runId": asked.run, "status": "started" })))
     })
-}
-
-fn describe(asked: &Asked) -> Command {
-    Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&asked.session) }))
 }
 
 fn help() -> String {
@@ -224,28 +201,23 @@ fn help() -> String {
 }
 
 impl OpenClaw {
+    /// The name of a model; of the default agent's where there is none.
+    fn model_name(&self, model: Option<&ModelRef>) -> String {
+        let model = model.or_else(|| self.model_of(self.default_agent()));
+        model.map_or_else(|| "none".into(), catalog::model_name)
+    }
+
     /// Says it as the answer of a run that the log does not have. Clawdbot's page shows nothing but what
     /// its history has, so there it becomes a part of that.
     fn say_after(&mut self, asked: &Asked, text: Result<String, Error>, turn: &mut Turn<'_>) {
         let text = text.unwrap_or_else(|error| error.message);
         if self.protocol == Protocol::Three && self.is_page {
-            let (inject, asked) = (
-                Command::Session(SessionCommand::Inject(Inject {
-                    target: target(&asked.session),
-                    content: text,
-                    id: None,
-                })),
-                asked.clone(),
-            );
-            self.ask_aside(inject, turn, move |dialect, _, turn| {
+            let inject = Inject { target: target(&asked.session), content: text, id: None };
+            let asked = asked.clone();
+            self.aside(inject, turn, move |dialect, _, turn| {
                 let over = ended(&asked.run, &asked.key, Seq(0));
-                dialect.tell_at(
-                    chat::after_answer(dialect.protocol, turn.now()),
-                    vec![Frame::Chat(over)],
-                    None,
-                    turn,
-                );
-                Ok(Call::Elsewhere)
+                let at = chat::after_answer(dialect.protocol, turn.now());
+                dialect.tell_at(at, vec![Frame::Chat(over)], None, turn);
             });
             return;
         }

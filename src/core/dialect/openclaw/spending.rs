@@ -10,14 +10,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::usage::Sum;
-use super::{Call, OpenClaw, Request, catalog, misfit};
-use crate::conversation::command::{SessionCommand, SessionFilter};
-use crate::conversation::reply::{SessionReply, SessionRow};
-use crate::daemon::command::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
+use super::{Answered, Call, OpenClaw, Request, catalog};
+use crate::conversation::command::SessionFilter;
+use crate::conversation::reply::SessionRow;
+use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How many sessions are told to who does not say, and at most; and how many are counted.
@@ -88,25 +85,19 @@ impl Range {
 }
 
 /// `sessions.usage`
-pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Asked = request.read()?;
     let range = Range::of(&asked, turn.now()).map_err(|why| request.invalid(&why))?;
     let since = range.since();
-    Call::ask(Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), move |_, reply, _| {
-        let Reply::Daemon(DaemonReply::UsageDays(days)) = reply? else { return Err(misfit()) };
+    Call::ask_on(ListUsage { since }, move |_, days, _| {
         let filter = SessionFilter {
             limit: COUNTED_MAX,
             active_since: Some(since),
             agent: asked.agent_id.as_deref().map(Into::into),
             ..SessionFilter::default()
         };
-        Call::ask(Command::Session(SessionCommand::ListSessions(filter)), move |dialect, reply, turn| {
-            match reply? {
-                Reply::Session(SessionReply::SessionList(list)) => {
-                    Ok(Call::Answer(dialect.spent(&asked, range, &days, &list.rows, turn.now())))
-                }
-                _ => Err(misfit()),
-            }
+        Call::ask(filter, move |dialect, list, turn| {
+            dialect.spent(&asked, range, &days, &list.rows, turn.now())
         })
     })
 }

@@ -6,15 +6,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::wire::scope_name;
-use super::{Call, OpenClaw, Request, catalog, keys, misfit};
+use super::{Answered, Call, OpenClaw, Request, catalog, keys};
 use crate::access::{About, Role, Scope};
 use crate::daemon::announcement::{ChangeReason, SessionChange};
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview, Overview};
+use crate::daemon::command::{GetOverview, Overview};
 use crate::daemon::presence::{Presence, Present, Told};
 use crate::dialect::Turn;
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 impl OpenClaw {
@@ -171,24 +168,17 @@ impl OpenClaw {
 }
 
 /// Asks for the overview and answers with what `payload` makes of it.
-fn overview(payload: fn(&OpenClaw, &Overview, Timestamp) -> Value) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::GetOverview(GetOverview)), move |dialect, reply, turn| {
-        match reply? {
-            Reply::Daemon(DaemonReply::Overview(overview)) => {
-                Ok(Call::Answer(payload(dialect, &overview, turn.now())))
-            }
-            _ => Err(misfit()),
-        }
-    })
+fn overview(payload: fn(&OpenClaw, &Overview, Timestamp) -> Value) -> Answered {
+    Call::ask(GetOverview, move |dialect, overview, turn| payload(dialect, &overview, turn.now()))
 }
 
 /// `health`.
-pub(super) fn health(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn health(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     overview(OpenClaw::health_payload)
 }
 
 /// `status`.
-pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     overview(|dialect, overview, now| {
         let recent: Vec<_> = overview
             .recent
@@ -224,7 +214,7 @@ pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Res
 }
 
 /// `system-presence`.
-pub(super) fn system_presence(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn system_presence(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     overview(|dialect, overview, _| dialect.presence_entries(&overview.presence))
 }
 
@@ -246,7 +236,7 @@ struct SystemEvent {
 }
 
 /// `system-event`: shown among who is connected.
-pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let told: SystemEvent = request.read()?;
     let text = told.text.as_deref().map(str::trim).filter(|text| !text.is_empty());
     let text = text.ok_or_else(|| request.invalid("text required"))?.to_owned();
@@ -268,7 +258,5 @@ pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         reason: told.reason,
         idle,
     };
-    Call::ask(Command::Daemon(DaemonCommand::Tell(Box::new(told))), |_, reply, _| {
-        reply.map(|_| Call::Answer(json!({ "ok": true })))
-    })
+    Call::ask(Box::new(told), |_, _, _| json!({ "ok": true }))
 }

@@ -3,13 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, keys, misfit};
+use super::{Answered, Call, OpenClaw, Request, keys};
 use crate::access::Owner;
-use crate::agents::subagent::{AgentState, AgentStatus, SubAgentCommand, SubAgentReply};
+use crate::agents::subagent::{AgentState, AgentStatus, List};
 use crate::dialect::Turn;
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::schedule::job::{Firing, FiringState, JobCommand, JobReply};
 
 /// How many tasks are told to who does not say, and at most.
@@ -43,23 +40,20 @@ impl Asked {
 }
 
 /// `tasks.list`: the latest changed first.
-pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Asked = request.read()?;
     let limit = asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     let who = dialect.owner.clone();
-    Call::ask(Command::SubAgent(Box::new(SubAgentCommand::List)), move |_, reply, _| {
-        let Reply::SubAgent(reply) = reply? else { return Err(misfit()) };
-        let SubAgentReply::List(agents) = *reply else { return Err(misfit()) };
+    Call::ask_on(List, move |_, agents, _| {
         let runs = JobCommand::Runs { job: None, limit: LIMIT_MAX };
-        Call::ask(Command::Job(Box::new(runs)), move |_, reply, _| {
-            let Reply::Job(reply) = reply? else { return Err(misfit()) };
-            let JobReply::Runs(firings) = *reply else { return Err(misfit()) };
+        Call::ask_one_of(runs, move |_, reply| {
+            let JobReply::Runs(firings) = reply else { return None };
             let mut tasks: Vec<Value> =
                 agents.iter().map(|agent| of_agent(agent, &who)).chain(firings.iter().map(of_job)).collect();
             tasks.retain(|task| asked.wants(task));
             tasks.sort_by_key(|task| std::cmp::Reverse(task["updatedAt"].as_u64()));
             tasks.truncate(limit);
-            Ok(Call::Answer(json!({ "tasks": tasks })))
+            Some(json!({ "tasks": tasks }))
         })
     })
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, misfit};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::access::{Owner, Scope};
 use crate::config::catalog::AgentEntry;
 use crate::daemon::operator::ObservePlugins;
@@ -11,33 +11,26 @@ use crate::dialect::Turn;
 use crate::dialect::admin;
 use crate::dialect::json::clip;
 use crate::error::Error;
-use crate::request::ask::Ask;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
-use crate::tools::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
+use crate::tools::plugin::{ListPlugins, PluginSummary};
 
 /// What the tools of an agent are called as a whole: its entry in the configuration names them.
 const PROFILE: &str = "configured";
 
 /// `plugins.list`. Operators are told of those as well that could not be loaded, and why.
-pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let list = |plugins: Vec<Value>| {
         Ok(Call::Answer(json!({ "plugins": plugins, "diagnostics": [], "mutationAllowed": false })))
     };
     if dialect.owner == Owner::Admins && dialect.who.scopes.allows(Scope::Admin) {
-        return Call::ask(ObservePlugins.into(), move |_, reply, _| {
-            let sandbox = ObservePlugins::answer(reply)?;
+        return Call::ask_on(ObservePlugins, move |_, sandbox, _| {
             list(sandbox.children.iter().map(|plugin| known(&admin::plugins::row(plugin))).collect())
         });
     }
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| match reply? {
-        Reply::Plugin(PluginReply::Plugins(loaded)) => {
-            let row = |plugin: &PluginSummary| {
-                plugin_row(plugin.name.as_str(), &plugin.description, plugin.version.as_deref(), None)
-            };
-            list(loaded.iter().map(row).collect())
-        }
-        _ => Err(misfit()),
+    Call::ask_on(ListPlugins, move |_, loaded, _| {
+        let row = |plugin: &PluginSummary| {
+            plugin_row(plugin.name.as_str(), &plugin.description, plugin.version.as_deref(), None)
+        };
+        list(loaded.iter().map(row).collect())
     })
 }
 
@@ -92,14 +85,9 @@ fn agent<'a>(dialect: &'a OpenClaw, request: &Request<'_>) -> Result<&'a AgentEn
 }
 
 /// `tools.effective`: the tools that an agent is offered.
-pub(super) fn effective(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn effective(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let AgentEntry { id, tools, node_tools, .. } = agent(dialect, request)?.clone();
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| {
-        let Reply::Plugin(PluginReply::Plugins(loaded)) = reply? else { return Err(misfit()) };
+    Call::ask_on(ListPlugins, move |_, loaded, _| {
         let offered = loaded.iter().filter(|plugin| tools.contains(&plugin.name)).map(|plugin| {
             let mut tool = tool(plugin);
             tool["rawDescription"] = plugin.description.as_str().into();
@@ -133,24 +121,15 @@ pub(super) fn effective(
 }
 
 /// `tools.catalog`: the tools that an agent can be offered.
-pub(super) fn catalog(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn catalog(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let id = agent(dialect, request)?.id.clone();
-    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| match reply? {
-        Reply::Plugin(PluginReply::Plugins(loaded)) => {
-            let tools = loaded.iter().map(|plugin| {
-                let mut tool = tool(plugin);
-                tool["defaultProfiles"] = json!([]);
-                tool
-            });
-            Ok(Call::Answer(json!({
-                "agentId": id.as_str(), "profiles": [], "groups": group(tools.collect()),
-            })))
-        }
-        _ => Err(misfit()),
+    Call::ask(ListPlugins, move |_, loaded, _| {
+        let tools = loaded.iter().map(|plugin| {
+            let mut tool = tool(plugin);
+            tool["defaultProfiles"] = json!([]);
+            tool
+        });
+        json!({ "agentId": id.as_str(), "profiles": [], "groups": group(tools.collect()) })
     })
 }
 

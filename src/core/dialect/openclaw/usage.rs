@@ -6,12 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, catalog, misfit};
-use crate::daemon::command::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
+use super::{Answered, Call, OpenClaw, Request, catalog};
+use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -65,12 +62,12 @@ impl Sum {
 }
 
 /// `usage.status`: what providers say is left of a plan. None is asked.
-pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "updatedAt": turn.now().as_millis(), "providers": [] })))
 }
 
 /// `usage.cost`: by day, and by model.
-pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     struct Cost {
         days: Option<f64>,
@@ -80,12 +77,7 @@ pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>)
     let since = Timestamp::from_millis(
         turn.now().as_millis().saturating_sub(DAY.saturating_mul(days - 1).as_millis() as u64),
     );
-    Call::ask(Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), move |_, reply, turn| {
-        match reply? {
-            Reply::Daemon(DaemonReply::UsageDays(rows)) => Ok(Call::Answer(summary(&rows, days, turn.now()))),
-            _ => Err(misfit()),
-        }
-    })
+    Call::ask(ListUsage { since }, move |_, rows, turn| summary(&rows, days, turn.now()))
 }
 
 fn summary(rows: &[DayUsage], days: u32, now: Timestamp) -> Value {

@@ -7,15 +7,12 @@ use serde_json::{Value, json};
 
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
 use super::stream::{End, Told, stop_reason};
-use super::{Asker, Call, Calling, OpenClaw, Request, misfit, wire};
+use super::{Answered, Asker, Call, Calling, OpenClaw, Request, wire};
 use crate::access::Scope;
-use crate::conversation::command::{FollowRun, SessionCommand};
+use crate::conversation::command::FollowRun;
 use crate::conversation::event::{Cause, Outcome};
-use crate::conversation::reply::SessionReply;
 use crate::dialect::Turn;
-use crate::error::{Error, ErrorCode};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::error::ErrorCode;
 use crate::time::Timestamp;
 
 /// How long `agent.wait` waits where the client does not say, and at most.
@@ -42,11 +39,7 @@ pub(super) struct Vain {
 }
 
 /// `agent.wait`: answered when the run has ended, or after a while.
-pub(super) fn agent_wait(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn agent_wait(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Wait {
@@ -71,28 +64,23 @@ pub(super) fn agent_wait(
 
 impl OpenClaw {
     /// Waits for a run; one that is not told here is looked for.
-    fn wait(&mut self, vain: Vain) -> Result<Call, Error> {
+    fn wait(&mut self, vain: Vain) -> Answered {
         if let Some(told) = self.runs.values_mut().find(|told| told.run() == vain.run) {
             told.waiting.push((vain.id, vain.until));
             return Ok(Call::Elsewhere);
         }
-        Call::ask(
-            Command::Session(SessionCommand::FollowRun(FollowRun { run: vain.run.as_str().into() })),
-            move |dialect, reply, turn| {
-                match reply {
-                    Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
-                        dialect.await_end(&accepted, &vain.run).waiting.push((vain.id, vain.until));
-                    }
-                    Ok(_) => return Err(misfit()),
-                    Err(error) if error.code == ErrorCode::NotFound => {
-                        let look = turn.now().after(LOOK).min(vain.until);
-                        dialect.vain.push(Vain { look, ..vain });
-                    }
-                    Err(error) => return Err(error),
+        Call::ask_either(FollowRun { run: vain.run.as_str().into() }, move |dialect, reply, turn| {
+            match reply {
+                Err(error) if error.code == ErrorCode::NotFound => {
+                    let look = turn.now().after(LOOK).min(vain.until);
+                    dialect.vain.push(Vain { look, ..vain });
                 }
-                Ok(Call::Elsewhere)
-            },
-        )
+                accepted => {
+                    dialect.await_end(&accepted?, &vain.run).waiting.push((vain.id, vain.until));
+                }
+            }
+            Ok(Call::Elsewhere)
+        })
     }
 
     /// Looks again for runs that nobody knew; who waited long enough is told that.

@@ -6,15 +6,12 @@ use serde_json::{Value, json};
 use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Answered, Request, Turn, Wundr};
 use crate::access::Owner;
-use crate::agents::subagent::{
-    AgentChange, AgentNews, AgentStatus, Priority, Spawn, SubAgentCommand, SubAgentReply, Task,
-};
-use crate::error::Error;
-use crate::ids::SubAgentId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::agents::subagent::{AgentChange, AgentNews, AgentStatus, Priority, Spawn, Status, Stop, Task};
+use crate::dialect::json::put;
+use crate::ids::{SessionKey, SubAgentId};
+use crate::request::ask::Ask;
 use crate::time::Timestamp;
 
 /// Every status of an agent. (Source: Wundr's schemas.)
@@ -41,7 +38,7 @@ pub(super) const TASK: Shape = Shape::Object(&[
 const AGENT: Field = required("agentId", NAME, "the agent");
 const REASON: Field = optional("reason", Shape::Text(1, 1024), "why, for people");
 
-/// `agent.spawn`
+/// The parameters of `agent.spawn`.
 pub(super) const SPAWN: &[Field] = &[
     optional("parentSessionId", NAME, "the session it works for, which is told what it answers"),
     required("agentType", NAME, "the agent of this name, or the default agent"),
@@ -49,10 +46,10 @@ pub(super) const SPAWN: &[Field] = &[
     required("task", TASK, "what it is to do"),
 ];
 
-/// `agent.status`
+/// The parameters of `agent.status`.
 pub(super) const ONE: &[Field] = &[AGENT];
 
-/// `agent.stop`
+/// The parameters of `agent.stop`.
 pub(super) const STOP: &[Field] = &[
     AGENT,
     REASON,
@@ -109,19 +106,13 @@ pub(super) fn status(agent: &AgentStatus, who: &Owner, now: Timestamp) -> Value 
         "startedAt": agent.created.to_rfc3339(),
         "updatedAt": agent.updated.to_rfc3339(),
     });
-    if let Some(parent) = &agent.parent {
-        status["parentSessionId"] = parent.uuid().into();
-    }
+    put(&mut status, "parentSessionId", agent.parent.as_ref().map(SessionKey::uuid));
     if let Some((team, role)) = &agent.team {
         status["teamId"] = team.as_str().into();
         status["role"] = role.as_str().into();
     }
-    if let Some(answer) = &agent.answer {
-        status["result"] = answer.as_str().into();
-    }
-    if let Some(why) = &agent.why {
-        status["error"] = Failure::of(why).to_value();
-    }
+    put(&mut status, "result", agent.answer.as_deref());
+    put(&mut status, "error", agent.why.as_ref().map(|why| Failure::of(why).to_value()));
     status
 }
 
@@ -156,50 +147,37 @@ struct Spawning {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct One {
-    agent_id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Stop {
+struct Stopping {
     agent_id: String,
     reason: Option<String>,
     force: bool,
 }
 
 /// Asks, and answers with the agent.
-fn ask(command: SubAgentCommand) -> Result<Call, Error> {
-    Call::ask(Command::SubAgent(Box::new(command)), |dialect, reply, turn| match reply? {
-        Reply::SubAgent(reply) => {
-            let SubAgentReply::Status(agent) = *reply else { return Err(misfit()) };
-            Ok(Call::Answer(status(&agent, &dialect.owner, turn.now())))
-        }
-        _ => Err(misfit()),
-    })
+fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Answered {
+    super::ask(question, |wundr, agent, turn| status(&agent, &wundr.owner, turn.now()))
 }
 
 /// `agent.spawn`
-pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Spawning { parent_session_id, agent_type, config, task } = request.read()?;
-    ask(SubAgentCommand::Spawn(Spawn {
+    ask(Spawn {
         parent: parent_session_id.as_deref().map(target),
         kind: agent_type,
         task: task.into(),
         tokens_max: config.and_then(|config| config.max_tokens),
-    }))
+    })
 }
 
 /// `agent.status`
-pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { agent_id } = request.read()?;
-    ask(SubAgentCommand::Status { agent: SubAgentId::from(agent_id) })
+pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    ask(Status { agent: SubAgentId::from(request.text("agentId")) })
 }
 
 /// `agent.stop`
-pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let Stop { agent_id, reason, force } = request.read()?;
-    ask(SubAgentCommand::Stop { agent: SubAgentId::from(agent_id), reason, force })
+pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    let Stopping { agent_id, reason, force } = request.read()?;
+    ask(Stop { agent: SubAgentId::from(agent_id), reason, force })
 }
 
 impl Wundr {

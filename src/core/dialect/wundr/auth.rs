@@ -7,18 +7,18 @@
 //! subscriptions that took more. One that does not hold changes nothing, but for its number: who shows
 //! [`REFUSED_MAX`] of them is guessing, and is closed.
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Calling, Request, Turn, Wundr, method, misfit};
+use super::{Answered, Call, Request, Turn, Wundr, method};
 use crate::access::pairing::CredentialFault;
 use crate::access::token::{Kind, TokenCommand, TokenReply};
 use crate::access::{Admitted, Grounds, Secret, jwt};
+use crate::dialect::calls::misfit;
+use crate::dialect::json::put;
 use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::time::Timestamp;
 
 /// The parameters of `auth.refresh`.
 pub(super) const REFRESH: &[Field] = &[required(
@@ -60,27 +60,14 @@ pub(super) struct Refreshing {
 }
 
 /// `auth.refresh`: what the connection says to it is told in [`Wundr::on_refreshed`].
-pub(super) fn refresh(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
-    #[derive(Deserialize)]
-    struct Refresh {
-        token: String,
-    }
-    let Refresh { token } = request.read()?;
+pub(super) fn refresh(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     wundr.refreshing.push_back(Refreshing { id: request.id.to_owned(), fresh: None });
-    turn.authenticate(wundr.shown(token));
+    turn.authenticate(wundr.shown(request.text("token")));
     Ok(Call::Elsewhere)
 }
 
 /// `auth.logout`
-pub(super) fn logout(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn logout(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     turn.send(wire::answer(request.id, &json!({ "ok": true })));
     wundr.end(1000, "logout", turn);
     Ok(Call::Elsewhere)
@@ -118,29 +105,21 @@ impl Wundr {
 
     /// Has a fresh credential given out, and then looked at as if it had been shown.
     fn renew(&mut self, id: String, token: String, turn: &mut Turn<'_>) {
-        let command = Command::Token(Box::new(TokenCommand::Renew { id: token }));
-        self.ask_under((self.granted(&[]), RENEWAL_COST), command, turn, move |dialect, reply, turn| {
-            match reply {
-                Ok(Reply::Token(reply)) => match *reply {
-                    TokenReply::Rotated { secret, .. } => {
-                        turn.authenticate(dialect.shown(secret.expose().to_owned()));
-                        dialect.refreshing.push_back(Refreshing { id, fresh: Some(secret) });
-                    }
-                    _ => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
-                },
-                Ok(_) => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
-                Err(error) => turn.send(wire::refusal(&id, &Failure::of(&error))),
+        let terms = (self.granted(&[]), RENEWAL_COST);
+        self.under(terms, TokenCommand::Renew { id: token }, turn, move |dialect, reply, turn| match reply {
+            Ok(TokenReply::Rotated { secret, .. }) => {
+                turn.authenticate(dialect.shown(secret.expose().to_owned()));
+                dialect.refreshing.push_back(Refreshing { id, fresh: Some(secret) });
             }
-            Ok(Call::Elsewhere)
+            Ok(_) => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
+            Err(error) => turn.send(wire::refusal(&id, &Failure::of(&error))),
         });
     }
 
     /// Answers with what may be done from here on.
     fn refreshed(&self, id: &str, fresh: Option<&Secret>, turn: &mut Turn<'_>) {
         let mut granted = self.granted_auth();
-        if let Some(fresh) = fresh {
-            granted["token"] = fresh.expose().into();
-        }
+        put(&mut granted, "token", fresh.map(Secret::expose));
         if let Some(method) = method::find("auth.refresh") {
             method.check_result(&granted);
         }
@@ -150,9 +129,7 @@ impl Wundr {
     /// What may be done here, and for how long.
     pub(super) fn granted_auth(&self) -> Value {
         let mut granted = json!({ "scopes": self.scope_names() });
-        if let Some(expires) = self.expires {
-            granted["expiresAtMs"] = expires.as_millis().into();
-        }
+        put(&mut granted, "expiresAtMs", self.expires.map(Timestamp::as_millis));
         granted
     }
 

@@ -8,18 +8,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Answered, Request, Turn, Wundr, ask};
 use crate::config;
-use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
-use crate::dialect::json::clip;
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
+use crate::dialect::json::{clip, put};
 
 /// How many keys may be asked for or set at once.
 const KEYS_MAX: usize = 256;
 
-/// `config.get`
+/// The parameters of `config.get`.
 pub(super) const ASKED: &[Field] = &[
     optional("keys", Shape::List(&NAME, 0, KEYS_MAX), "only these: `section.key` or a whole section"),
     default(
@@ -41,7 +38,7 @@ pub(super) const SHOWN: &[Field] = &[
     optional("hash", NAME, "tells its contents apart"),
 ];
 
-/// `config.set`
+/// The parameters of `config.set`.
 pub(super) const SET: &[Field] = &[
     required(
         "values",
@@ -82,7 +79,7 @@ struct Asked {
 }
 
 /// `config.get`
-pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Asked { keys, all } = request.read()?;
     let keys = keys.filter(|keys| !keys.is_empty());
     let unknown: Vec<&str> =
@@ -90,10 +87,7 @@ pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) ->
     if !unknown.is_empty() {
         return Err(request.invalid(&format!("keys: there is no {}", unknown.join(", "))));
     }
-    Call::ask(Command::Config(ConfigCommand::Config(ConfigRequest::Look)), move |_, reply, _| match reply? {
-        Reply::Config(ConfigReply::Config(now)) => Ok(Call::Answer(shown(&now, keys.as_deref(), all))),
-        _ => Err(misfit()),
-    })
+    ask(ConfigRequest::Look, move |_, now, _| shown(&now, keys.as_deref(), all))
 }
 
 fn shown(now: &ConfigSnapshot, keys: Option<&[String]>, all: bool) -> Value {
@@ -115,9 +109,7 @@ fn shown(now: &ConfigSnapshot, keys: Option<&[String]>, all: bool) -> Value {
         "issues": issues(&now.complaints),
     });
     for (name, text) in [("path", &now.path), ("hash", &now.hash)] {
-        if !text.is_empty() {
-            answer[name] = text.as_str().into();
-        }
+        put(&mut answer, name, Some(text.as_str()).filter(|text| !text.is_empty()));
     }
     answer
 }
@@ -133,24 +125,20 @@ struct Set {
 }
 
 /// `config.set`: all of it or, with every complaint, nothing. The file keeps its comments.
-pub(super) fn set(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn set(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Set { values, merge } = request.read()?;
     if values.is_empty() || values.len() > KEYS_MAX {
         return Err(request.invalid(&format!("values: must have 1 to {KEYS_MAX} keys")));
     }
     let values = values.into_iter().collect();
-    Call::ask(
-        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge })),
-        |_, reply, _| match reply? {
-            Reply::Config(ConfigReply::Config(now)) => Ok(Call::Answer(json!({
-                "ok": true,
-                "pending": now.pending,
-                "restartRequired": now.needs_restart,
-                "warnings": issues(&now.warnings),
-                "path": now.path,
-                "hash": now.hash,
-            }))),
-            _ => Err(misfit()),
-        },
-    )
+    ask(ConfigRequest::Place { values, merge }, |_, now, _| {
+        json!({
+            "ok": true,
+            "pending": now.pending,
+            "restartRequired": now.needs_restart,
+            "warnings": issues(&now.warnings),
+            "path": now.path,
+            "hash": now.hash,
+        })
+    })
 }

@@ -22,7 +22,7 @@ use super::event::EVENTS;
 use super::method::METHODS;
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{Failure, Incoming, SCOPES, refusal, scope_name};
-use super::{Call, Phase, Request, Turn, Wundr, auth as session, method, wire};
+use super::{Answered, Phase, Request, Turn, Wundr, auth as session, method, wire};
 use crate::access::token::Kind;
 use crate::access::{About, Admitted, Claim, Credentials, Scopes, Secret};
 use crate::dialect::Frame;
@@ -139,7 +139,7 @@ pub fn is_greeting(frame: &Frame) -> bool {
 }
 
 /// `auth.connect`, a second time.
-pub(super) fn again(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn again(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     Err(ErrorCode::InvalidRequest.error("already authenticated"))
 }
 

@@ -10,10 +10,10 @@ use super::event::{EVENTS, Event};
 use super::method::{METHODS, Method, find};
 use super::shape::{self, COUNT, Field, NAME, Shape, TEXT, required, schema};
 use super::wire::{CODES, answer, scope_name};
-use super::{Call, Request, Turn, Wundr, connect};
-use crate::error::{Error, ErrorCode};
+use super::{Answered, Call, Request, Turn, Wundr, connect};
+use crate::error::ErrorCode;
 
-/// A method, told.
+/// The schema of one method in the answers.
 pub(super) const METHOD: &[Field] = &[
     required("name", NAME, "its name"),
     required("description", TEXT, "what it does"),
@@ -29,7 +29,7 @@ const EVENT: &[Field] = &[
     required("payload", Shape::AnyObject, "its payload, as JSON Schema"),
 ];
 
-/// All of it.
+/// What `rpc.discover` is answered.
 pub(super) const RESULT: &[Field] = &[
     required("protocol", COUNT, "the version"),
     required("methods", Shape::List(&Shape::Object(METHOD), 0, usize::MAX), "every method"),
@@ -38,7 +38,7 @@ pub(super) const RESULT: &[Field] = &[
 ];
 
 /// `rpc.discover`: the same for everybody, so it is written once.
-pub(super) fn discover(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn discover(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     static REFERENCE: LazyLock<String> = LazyLock::new(|| {
         let reference = document();
         if let Some(method) = find("rpc.discover") {
@@ -56,7 +56,7 @@ struct Describe {
 }
 
 /// `rpc.describe`
-pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Describe { method } = request.read()?;
     let unknown = || {
         let name = crate::dialect::json::clip(&method);

@@ -15,71 +15,51 @@ pub(super) struct Event {
     pub(super) payload: &'static [Field],
 }
 
+const fn event(name: &'static str, doc: &'static str, payload: &'static [Field]) -> Event {
+    Event { name, doc, payload }
+}
+
 /// Every event.
 pub(super) static EVENTS: &[Event] = &[
     // Sessions.
-    Event { name: "session.created", doc: "A session was made.", payload: stream::CREATED },
-    Event { name: "session.status", doc: "A session is in another state.", payload: stream::STATUS },
-    Event {
-        name: "session.stopped",
-        doc: "A session was stopped, or deleted by another protocol.",
-        payload: stream::STOPPED,
-    },
+    event("session.created", "A session was made.", stream::CREATED),
+    event("session.status", "A session is in another state.", stream::STATUS),
+    event("session.stopped", "A session was stopped, or deleted by another protocol.", stream::STOPPED),
     // What a prompt brings about.
-    Event {
-        name: "stream.start",
-        doc: "A prompt's turn has come; or it starts again after the daemon was restarted.",
-        payload: stream::START,
-    },
-    Event { name: "stream.chunk", doc: "A piece of the answer.", payload: stream::CHUNK },
-    Event {
-        name: "stream.end",
-        doc: "A prompt is over: answered, or cancelled. Nothing of it follows.",
-        payload: stream::END,
-    },
-    Event {
-        name: "stream.error",
-        doc: "A prompt is over because it failed. Nothing of it follows.",
-        payload: stream::ERROR,
-    },
+    event(
+        "stream.start",
+        "A prompt's turn has come; or it starts again after the daemon was restarted.",
+        stream::START,
+    ),
+    event("stream.chunk", "A piece of the answer.", stream::CHUNK),
+    event("stream.end", "A prompt is over: answered, or cancelled. Nothing of it follows.", stream::END),
+    event("stream.error", "A prompt is over because it failed. Nothing of it follows.", stream::ERROR),
     // Tools.
-    Event {
-        name: tools::TOOL_REQUEST,
-        doc: "A call waits until somebody decides about it.",
-        payload: tools::REQUEST,
-    },
-    Event { name: "tool.status", doc: "How far a call is.", payload: stream::STATUS_OF_TOOL },
-    Event { name: "tool.result", doc: "What became of a call.", payload: stream::RESULT_OF_TOOL },
+    event(tools::TOOL_REQUEST, "A call waits until somebody decides about it.", tools::REQUEST),
+    event("tool.status", "How far a call is.", stream::STATUS_OF_TOOL),
+    event("tool.result", "What became of a call.", stream::RESULT_OF_TOOL),
     // Agents.
-    Event { name: "agent.spawned", doc: "An agent was put to work.", payload: agents::STATUS },
-    Event { name: "agent.status", doc: "An agent is in another state.", payload: agents::STATUS },
-    Event { name: "agent.stopped", doc: "An agent was stopped.", payload: agents::STATUS },
+    event("agent.spawned", "An agent was put to work.", agents::STATUS),
+    event("agent.status", "An agent is in another state.", agents::STATUS),
+    event("agent.stopped", "An agent was stopped.", agents::STATUS),
     // Teams.
-    Event {
-        name: "team.status",
-        doc: "A team or one of its members is in another state.",
-        payload: teams::STATUS,
-    },
-    Event {
-        name: "team.message",
-        doc: "A member was sent a message, or answers one.",
-        payload: teams::RELAYED,
-    },
-    Event { name: "team.dissolved", doc: "A team was dissolved.", payload: teams::DISSOLVE },
+    event("team.status", "A team or one of its members is in another state.", teams::STATUS),
+    event("team.message", "A member was sent a message, or answers one.", teams::RELAYED),
+    event("team.dissolved", "A team was dissolved.", teams::DISSOLVE),
     // How the daemon is.
-    Event {
-        name: "health.status",
-        doc: "A part of the daemon is not as it was; looked at every few seconds.",
-        payload: health::STATUS,
-    },
-    Event {
-        name: "health.heartbeat",
-        doc: "Every `heartbeatIntervalMs`, to everybody, subscribed or not.",
-        payload: &[
+    event(
+        "health.status",
+        "A part of the daemon is not as it was; looked at every few seconds.",
+        health::STATUS,
+    ),
+    event(
+        "health.heartbeat",
+        "Every `heartbeatIntervalMs`, to everybody, subscribed or not.",
+        &[
             required("serverTimestamp", COUNT, "the daemon's time, in ms since 1970"),
             required("seq", COUNT, "counts the heartbeats of this connection"),
         ],
-    },
+    ),
 ];
 
 /// That an event is in the table and its payload what it is said to be, where tests run.

@@ -20,14 +20,13 @@ use serde_json::{Map, Value, json};
 use super::binary::{self, Binary, Refused};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Calling, Request, Turn, Wundr, method, misfit};
+use super::{Answered, Call, Request, Turn, Wundr, ask, method};
+use crate::dialect::json::put;
 use crate::error::{Error, ErrorCode};
 use crate::memory::file::{
-    Chunk, FileAbout, FileCommand, FileId, FileRef, FileReply, FileRow, LIST_MAX, PIECE_BYTES, UploadId,
-    from_hex, hex,
+    Chunk, Delete, FileAbout, FileId, FileList, FileRef, FileRow, LIST_MAX, List, Open, PIECE_BYTES, Piece,
+    Read, Status, UploadId, Written, from_hex, hex,
 };
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// The method that uploads are.
 pub(super) const UPLOAD: &str = "file.upload";
@@ -120,14 +119,14 @@ pub(super) const ATTACHMENTS: Shape =
 pub(super) struct Transfers {
     /// The uploads that this connection sends.
     sending: HashMap<UploadId, Sending>,
-    /// How many there were.
+    /// How many uploads were begun here, which numbers them.
     uploads: u64,
     /// The downloads that wait for their next piece, by turns.
     downloads: VecDeque<Download>,
     /// The download whose next piece is being read.
     reading: Option<UploadId>,
     /// A piece that waits for room.
-    ready: Option<(Download, FileRow, Bytes)>,
+    ready: Option<(Download, Piece)>,
     /// Whether the connection will say when there is room.
     is_full: bool,
 }
@@ -143,7 +142,7 @@ struct Sending {
     has_ended: bool,
 }
 
-/// A download.
+/// A download under way.
 struct Download {
     id: UploadId,
     /// The id of the request, as its client wrote it.
@@ -159,7 +158,7 @@ struct Download {
 impl Transfers {
     /// Whether a download of this connection has this id.
     fn is_downloading(&self, id: UploadId) -> bool {
-        let ready = self.ready.iter().map(|(download, ..)| download);
+        let ready = self.ready.iter().map(|(download, _)| download);
         self.reading == Some(id) || self.downloads.iter().chain(ready).any(|download| download.id == id)
     }
 
@@ -259,14 +258,13 @@ impl Wundr {
         });
         let chunk =
             Chunk { upload: id, about, offset, index, data: payload, compressed: is_compressed, is_last };
-        let command = Command::File(Box::new(FileCommand::Write(chunk)));
-        self.ask_under((self.granted(method::WRITE), cost), command, turn, move |wundr, reply, turn| {
-            match of_files(reply) {
-                Ok(FileReply::File(row)) => {
+        self.under((self.granted(method::WRITE), cost), chunk, turn, move |wundr, reply, turn| {
+            match reply {
+                Ok(Written::Complete(row)) => {
                     wundr.transfers.sending.remove(&id);
                     turn.send(wire::answer(&id.to_string(), &told(&row)));
                 }
-                Ok(_) => {}
+                Ok(Written::Received(_)) => {}
                 // Unless that was answered, or is of one before it.
                 Err(error)
                     if wundr.transfers.sending.get(&id).is_some_and(|sending| sending.number == number) =>
@@ -275,7 +273,6 @@ impl Wundr {
                 }
                 Err(_) => {}
             }
-            Ok(Call::Elsewhere)
         });
         if let Some(sending) = self.transfers.sending.get_mut(&id) {
             sending.has_ended = is_last;
@@ -300,8 +297,8 @@ impl Wundr {
     /// There is room again for what downloads send.
     pub(super) fn send_downloads(&mut self, turn: &mut Turn<'_>) {
         self.transfers.is_full = false;
-        if let Some((download, row, data)) = self.transfers.ready.take() {
-            self.give(download, &row, &data, turn);
+        if let Some((download, piece)) = self.transfers.ready.take() {
+            self.give(download, &piece, turn);
         }
     }
 
@@ -314,26 +311,23 @@ impl Wundr {
         self.transfers.reading = Some(download.id);
         let left = download.until.map_or(u64::MAX, |until| until.saturating_sub(download.at));
         let bytes_max = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
-        let read = FileCommand::Read { file: download.file, offset: download.at, bytes_max };
-        self.ask_aside(Command::File(Box::new(read)), turn, move |wundr, reply, turn| {
+        let read = Read { file: download.file, offset: download.at, bytes_max };
+        self.aside(read, turn, move |wundr, reply, turn| {
             wundr.transfers.reading = None;
-            match of_files(reply) {
-                Ok(FileReply::Piece { file, data }) if wundr.transfers.is_full => {
-                    wundr.transfers.ready = Some((download, file, data));
-                }
-                Ok(FileReply::Piece { file, data }) => wundr.give(download, &file, &data, turn),
-                reply => {
-                    let error = reply.err().unwrap_or_else(misfit);
+            match reply {
+                Ok(piece) if wundr.transfers.is_full => wundr.transfers.ready = Some((download, piece)),
+                Ok(piece) => wundr.give(download, &piece, turn),
+                Err(error) => {
                     turn.send(wire::refusal(&download.request, &Failure::of(&error)));
                     wundr.read_on(turn);
                 }
             }
-            Ok(Call::Elsewhere)
         });
     }
 
     /// Sends a piece, and the answer behind the last.
-    fn give(&mut self, mut download: Download, row: &FileRow, data: &[u8], turn: &mut Turn<'_>) {
+    fn give(&mut self, mut download: Download, piece: &Piece, turn: &mut Turn<'_>) {
+        let Piece { file: row, data } = piece;
         let mut meta = json!({ "chunkIndex": download.index, "totalSize": row.size, "extra": { "offset": download.at } });
         if download.index == 0 {
             meta["method"] = "file.download".into();
@@ -363,20 +357,9 @@ impl Wundr {
     }
 }
 
-/// The answer of who has the files.
-fn of_files(reply: Result<Reply, Error>) -> Result<FileReply, Error> {
-    match reply? {
-        Reply::File(reply) => Ok(*reply),
-        _ => Err(misfit()),
-    }
-}
-
 fn insert_about(object: &mut Value, about: &FileAbout) {
-    for (name, text) in [("filename", &about.name), ("contentType", &about.media_type)] {
-        if let Some(text) = text {
-            object[name] = text.as_str().into();
-        }
-    }
+    put(object, "filename", about.name.as_deref());
+    put(object, "contentType", about.media_type.as_deref());
 }
 
 /// A file as clients are told of it.
@@ -389,22 +372,10 @@ fn told(row: &FileRow) -> Value {
         "createdAt": row.created.to_rfc3339(),
         "updatedAt": row.updated.to_rfc3339(),
     });
-    if let Some(total) = row.about.total {
-        file["totalSize"] = total.into();
-    }
-    if let Some(digest) = row.about.sha256.as_ref().filter(|_| row.is_complete) {
-        file["sha256"] = hex(digest).into();
-    }
+    put(&mut file, "totalSize", row.about.total);
+    put(&mut file, "sha256", row.about.sha256.as_ref().filter(|_| row.is_complete).map(hex));
     insert_about(&mut file, &row.about);
     file
-}
-
-/// The answer of a file.
-fn told_of(reply: Result<Reply, Error>) -> Result<Call, Error> {
-    match of_files(reply)? {
-        FileReply::File(row) => Ok(Call::Answer(told(&row))),
-        _ => Err(misfit()),
-    }
 }
 
 /// A UUID of the parameters.
@@ -432,11 +403,7 @@ struct Upload {
 }
 
 /// `file.upload`: begins an upload whose bytes follow in binary frames, or says how far it has come.
-pub(super) fn upload(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn upload(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let named = id(request, "uploadId")?.or_else(|| UploadId::parse(request.id));
     let upload = named.unwrap_or_else(|| {
         let random = uuid::Builder::from_random_bytes(turn.random()).into_uuid();
@@ -449,24 +416,17 @@ pub(super) fn upload(
     let total = total_size.and_then(|total| u64::try_from(total).ok());
     let about = FileAbout { name: filename, media_type: content_type, total, sha256 };
     wundr.transfers.make_room(upload)?;
-    Call::ask(Command::File(Box::new(FileCommand::Open { upload, about })), move |wundr, reply, _| {
-        let call = told_of(reply)?;
-        if let Call::Answer(file) = &call
-            && file["status"] == "uploading"
-        {
+    ask(Open { upload, about }, move |wundr, row, _| {
+        if !row.is_complete {
             // What it sends from here on belongs to it.
             wundr.transfers.begin(upload);
         }
-        Ok(call)
+        told(&row)
     })
 }
 
 /// `file.download`: the bytes in binary frames, then the answer.
-pub(super) fn download(
-    wundr: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn download(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let file = match id(request, "fileId")? {
         Some(file) => FileRef::File(FileId::from_bytes(*file.as_bytes())),
         None => return Err(request.invalid("fileId: required")),
@@ -492,38 +452,29 @@ pub(super) fn download(
 }
 
 /// `file.status`: how a file is, finished or not.
-pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let what = one(request)?;
-    Call::ask(Command::File(Box::new(FileCommand::Status(what))), |_, reply, _| told_of(reply))
+pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    ask(Status(one(request)?), |_, row, _| told(&row))
 }
 
 /// `file.list`: what there is.
-pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let number = |name: &str| request.params[name].as_u64().unwrap_or(0);
     let (limit, offset) = (number("limit"), number("offset"));
-    let list = FileCommand::List { limit: usize::try_from(limit).unwrap_or(LIST_MAX), offset };
-    Call::ask(Command::File(Box::new(list)), move |_, reply, _| match of_files(reply)? {
-        FileReply::List { files, total } => {
-            let files: Vec<Value> = files.iter().map(told).collect();
-            Ok(Call::Answer(json!({ "files": files, "total": total, "limit": limit, "offset": offset })))
-        }
-        _ => Err(misfit()),
+    let list = List { limit: usize::try_from(limit).unwrap_or(LIST_MAX), offset };
+    ask(list, move |_, FileList { files, total }, _| {
+        let files: Vec<Value> = files.iter().map(told).collect();
+        json!({ "files": files, "total": total, "limit": limit, "offset": offset })
     })
 }
 
 /// `file.delete`: removes a file, or gives an upload up.
-pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let what = one(request)?;
-    Call::ask(Command::File(Box::new(FileCommand::Delete(what))), move |wundr, reply, _| {
-        match of_files(reply)? {
-            FileReply::Deleted(id) => {
-                if let FileRef::Upload(upload) = what {
-                    wundr.transfers.sending.remove(&upload);
-                }
-                Ok(Call::Answer(json!({ "ok": true, "fileId": id.to_string() })))
-            }
-            _ => Err(misfit()),
+    ask(Delete(what), move |wundr, id, _| {
+        if let FileRef::Upload(upload) = what {
+            wundr.transfers.sending.remove(&upload);
         }
+        json!({ "ok": true, "fileId": id.to_string() })
     })
 }
 

@@ -23,17 +23,16 @@ use serde_json::{Map, Value, json};
 use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
-use super::{Call, Calling, Request, Wundr, misfit};
+use super::{Answered, Call, Request, Wundr};
 use crate::access::{Scope, Scopes};
-use crate::conversation::command::{Attach, Detach, SessionCommand, Unwatch, Watch, WatchCalls};
+use crate::conversation::command::{Attach, Detach, Unwatch, Watch, WatchCalls};
 use crate::conversation::event::{Event, Published};
-use crate::conversation::reply::{SessionReply, UnderWay, Watching};
+use crate::conversation::reply::{self, UnderWay, Watching};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 use crate::target::Target;
 
 /// How many of the prompts of a connection that are told in one piece are known, the latest.
@@ -82,15 +81,8 @@ struct Attached {
     is_shared: bool,
 }
 
-/// Makes the answer once a subscription stands.
-type Standing = Box<dyn FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error>>;
-
-/// A subscription that stands.
-#[derive(Debug)]
-pub(super) struct Stood {
-    /// Its name.
-    pub(super) id: String,
-}
+/// Makes the answer once a subscription stands, of its id.
+type Standing = Box<dyn FnOnce(String) -> Value>;
 
 impl Following {
     pub(super) fn new(subscriptions_max: usize) -> Self {
@@ -145,6 +137,11 @@ impl Following {
     }
 }
 
+/// Whether events of sessions are among what is asked for.
+fn concerns_sessions(interest: &Interest) -> bool {
+    SESSION_EVENTS.iter().any(|name| interest.names(name))
+}
+
 impl Wundr {
     /// Whether there is room for one more subscription.
     ///
@@ -154,45 +151,32 @@ impl Wundr {
         let following = &self.following;
         following.subscriptions.check_room(following.opening + following.opening_own.len())
     }
-}
 
-/// Whether events of sessions are among what is asked for.
-fn concerns_sessions(interest: &Interest) -> bool {
-    SESSION_EVENTS.iter().any(|name| interest.names(name))
-}
-
-impl Wundr {
-    /// Enters a subscription, from now on; `then` makes the answer once it stands. Its events come after
+    /// Enters a subscription, from now on; `told` makes the answer of its id once it stands. Its events come after
     /// that.
     pub(super) fn open(
         &mut self,
         interest: Interest,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Result<Call, Error> {
+        told: impl FnOnce(String) -> Value + 'static,
+    ) -> Answered {
         self.check_room()?;
         let reads = self.scopes.allows(Scope::Read);
         // Who may not read is told what is not about one session alone.
         if !(reads || self.decides_for_others()) || !concerns_sessions(&interest) {
-            let stood = self.stand(interest, Source::Nowhere, turn);
-            return then(self, stood, turn);
+            return Ok(Call::Answer(told(self.stand(interest, Source::Nowhere, turn))));
         }
         let session_id = interest.session_id().filter(|_| reads).map(str::to_owned);
-        let Some(session_id) = session_id else { return self.open_watch(interest, Box::new(then), turn) };
+        let Some(session_id) = session_id else { return self.open_watch(interest, Box::new(told), turn) };
         if let Some(ticket) = self.following.shared_with(&session_id) {
-            let stood = self.stand(interest, Source::Attached(ticket), turn);
-            return then(self, stood, turn);
+            return Ok(Call::Answer(told(self.stand(interest, Source::Attached(ticket), turn))));
         }
-        let command = Command::Session(SessionCommand::Attach(Attach {
-            target: Target::Uuid(session_id),
-            after: None,
-        }));
         self.following.opening += 1;
-        Call::ask(command, move |dialect, reply, turn| {
+        let attach = Attach { target: Target::Uuid(session_id), after: None };
+        super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opening -= 1;
-            let (source, _) = dialect.source(reply, true)?;
-            let stood = dialect.stand(interest, source, turn);
-            then(dialect, stood, turn)
+            let (source, _) = dialect.source(reply?, true);
+            Ok(Call::Answer(told(dialect.stand(interest, source, turn))))
         })
     }
 
@@ -204,53 +188,46 @@ impl Wundr {
         (session_id, interest): (String, Interest),
         after: Option<Seq>,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Result<Call, Error> {
+        told: impl FnOnce(String) -> Value + 'static,
+    ) -> Answered {
         match self.following.own.get(&session_id) {
-            Some(id) if after.is_none() => {
-                let stood = Stood { id: id.clone() };
-                return then(self, stood, turn);
-            }
+            Some(id) if after.is_none() => return Ok(Call::Answer(told(id.clone()))),
             Some(_) => {}
             // However many ask for it, it will be one.
             None if self.following.opening_own.contains_key(&session_id) => {}
             None => self.check_room()?,
         }
         if !self.scopes.allows(Scope::Read) {
-            let stood = self.stand(interest, Source::Nowhere, turn);
-            return then(self, stood, turn);
+            return Ok(Call::Answer(told(self.stand(interest, Source::Nowhere, turn))));
         }
-        let command = Command::Session(SessionCommand::Attach(Attach {
-            target: Target::Uuid(session_id.clone()),
-            after,
-        }));
+        let attach = Attach { target: Target::Uuid(session_id.clone()), after };
         *self.following.opening_own.entry(session_id.clone()).or_default() += 1;
-        Call::ask(command, move |dialect, reply, turn| {
+        super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opened_own(&session_id);
-            let (source, under_way) = dialect.source(reply, after.is_none())?;
-            let stood = match dialect.following.own.get(&session_id).cloned() {
+            let (source, under_way) = dialect.source(reply?, after.is_none());
+            let id = match dialect.following.own.get(&session_id).cloned() {
                 // Another request was answered first.
                 Some(id) if after.is_none() => {
                     dialect.leave(source, turn);
-                    Stood { id }
+                    id
                 }
                 Some(id) => {
                     dialect.arrive(source);
                     if let Some(before) = dialect.following.subscriptions.move_to(&id, source) {
                         dialect.leave(before, turn);
                     }
-                    Stood { id }
+                    id
                 }
                 None => {
-                    let stood = dialect.stand(interest, source, turn);
-                    dialect.following.own.insert(session_id, stood.id.clone());
+                    let id = dialect.stand(interest, source, turn);
+                    dialect.following.own.insert(session_id, id.clone());
                     if let Some(under_way) = under_way {
-                        dialect.begin_within(&stood.id, source, &under_way);
+                        dialect.begin_within(&id, source, &under_way);
                     }
-                    stood
+                    id
                 }
             };
-            then(dialect, stood, turn)
+            Ok(Call::Answer(told(id)))
         })
     }
 
@@ -277,63 +254,54 @@ impl Wundr {
     }
 
     /// Enters a subscription that is told of all sessions, once what is watched for it is.
-    fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Result<Call, Error> {
-        let following = &self.following;
-        let command = if self.scopes.allows(Scope::Read) && following.watch.is_none() {
-            Command::Session(SessionCommand::Watch(Watch))
-        } else if self.decides_for_others() && following.calls.is_none() {
-            Command::Session(SessionCommand::WatchCalls(WatchCalls))
+    fn open_watch(&mut self, interest: Interest, told: Standing, turn: &mut Turn<'_>) -> Answered {
+        if self.scopes.allows(Scope::Read) && self.following.watch.is_none() {
+            self.begin_watch(Watch, |following| &mut following.watch, interest, told)
+        } else if self.decides_for_others() && self.following.calls.is_none() {
+            self.begin_watch(WatchCalls, |following| &mut following.calls, interest, told)
         } else {
-            let stood = self.stand(interest, Source::Watch, turn);
-            return then(self, stood, turn);
-        };
-        let is_calls = matches!(command, Command::Session(SessionCommand::WatchCalls(WatchCalls)));
+            Ok(Call::Answer(told(self.stand(interest, Source::Watch, turn))))
+        }
+    }
+
+    /// Begins to watch, whose ticket is kept in this `place`; then goes on with the subscription.
+    fn begin_watch(
+        &mut self,
+        watch: impl Ask<Reply = Watching> + 'static,
+        place: fn(&mut Following) -> &mut Option<Ticket>,
+        interest: Interest,
+        told: Standing,
+    ) -> Answered {
         self.following.opening += 1;
-        Call::ask(command, move |dialect, reply, turn| {
-            dialect.following.opening -= 1;
+        super::ask_either(watch, move |dialect: &mut Wundr, reply, turn| {
             let ticket = dialect.calls.replying();
             let following = &mut dialect.following;
-            let place = if is_calls { &mut following.calls } else { &mut following.watch };
+            following.opening -= 1;
             match reply {
-                Ok(Reply::Session(SessionReply::Watching(Watching))) => {
-                    *place = Some(ticket);
+                Ok(Watching) => {
+                    *place(following) = Some(ticket);
                     following.roads.insert(ticket, Feed::default());
                 }
                 // Another subscription asked for it at the same time.
-                Err(error) if error.code == ErrorCode::Conflict && place.is_some() => {}
-                Ok(_) => return Err(misfit()),
+                Err(error) if error.code == ErrorCode::Conflict && place(following).is_some() => {}
                 Err(error) => return Err(error),
             }
-            dialect.open_watch(interest, then, turn)
+            dialect.open_watch(interest, told, turn)
         })
     }
 
     /// The source that a reply opened, and the run that is under way there.
-    fn source(
-        &mut self,
-        reply: Result<Reply, Error>,
-        is_shared: bool,
-    ) -> Result<(Source, Option<Box<UnderWay>>), Error> {
+    fn source(&mut self, opened: reply::Attached, is_shared: bool) -> (Source, Option<Box<UnderWay>>) {
+        let reply::Attached { session, after, under_way, .. } = opened;
         let ticket = self.calls.replying();
-        match reply {
-            Ok(Reply::Session(SessionReply::Attached(crate::conversation::reply::Attached {
-                session,
-                after,
-                under_way,
-                ..
-            }))) => {
-                let session_id = session.uuid();
-                let to = Some(Attached { session, session_id, after, is_shared });
-                self.following.roads.insert(ticket, Feed { to, ..Feed::default() });
-                Ok((Source::Attached(ticket), under_way))
-            }
-            Ok(_) => Err(misfit()),
-            Err(error) => Err(error),
-        }
+        let session_id = session.uuid();
+        let to = Some(Attached { session, session_id, after, is_shared });
+        self.following.roads.insert(ticket, Feed { to, ..Feed::default() });
+        (Source::Attached(ticket), under_way)
     }
 
     /// The subscription is there from here on.
-    fn stand(&mut self, interest: Interest, source: Source, turn: &mut Turn<'_>) -> Stood {
+    fn stand(&mut self, interest: Interest, source: Source, turn: &mut Turn<'_>) -> String {
         let id = format!("sub_{}", turn.run_id());
         self.arrive(source);
         let is_asked = source != Source::Nowhere && interest.names(TOOL_REQUEST);
@@ -341,7 +309,7 @@ impl Wundr {
         if is_asked {
             self.introduce(&id, turn);
         }
-        Stood { id }
+        id
     }
 
     /// The subscription is over, and what only it was told from.
@@ -370,19 +338,18 @@ impl Wundr {
             if road.serves > 0 {
                 continue;
             }
-            let command = match self.following.roads.remove(&ticket).and_then(|road| road.to) {
-                Some(Attached { session, .. }) => Command::Session(SessionCommand::Detach(Detach {
-                    target: Target::Session(session),
-                    follow: ticket,
-                })),
+            match self.following.roads.remove(&ticket).and_then(|road| road.to) {
+                Some(Attached { session, .. }) => {
+                    let detach = Detach { target: Target::Session(session), follow: ticket };
+                    self.aside(detach, turn, |_, _, _| {});
+                }
                 None => {
                     let following = &mut self.following;
                     let (watch, calls) = (&mut following.watch, &mut following.calls);
                     [watch, calls].into_iter().for_each(|place| *place = place.filter(|at| *at != ticket));
-                    Command::Session(SessionCommand::Unwatch(Unwatch { watch: ticket }))
+                    self.aside(Unwatch { watch: ticket }, turn, |_, _, _| {});
                 }
-            };
-            self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));
+            }
         }
     }
 
@@ -467,9 +434,9 @@ impl Wundr {
 
     /// Tells one subscription alone, if that is what it asked for.
     pub(super) fn tell_one(&mut self, id: &str, name: &'static str, payload: &Value, turn: &mut Turn<'_>) {
-        let found = self.matching(name, &payload.to_string(), None, None);
-        if found.iter().any(|found| found == id) {
-            self.emit(name, &payload.to_string(), Some(id), turn);
+        let payload = payload.to_string();
+        if self.matching(name, &payload, None, None).iter().any(|found| found == id) {
+            self.emit(name, &payload, Some(id), turn);
         }
     }
 
@@ -518,33 +485,17 @@ struct Subscribe {
 }
 
 /// `subscribe`
-pub(super) fn subscribe(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn subscribe(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Subscribe { events, filter } = request.read()?;
     let interest = Interest::read(events.iter().map(String::as_str), &filter.unwrap_or_default())
         .map_err(|error| request.invalid(&error.message))?;
-    dialect.open(interest, turn, move |_, stood, _| {
-        Ok(Call::Answer(json!({ "subscriptionId": stood.id, "events": events })))
-    })
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Unsubscribe {
-    subscription_id: String,
+    wundr.open(interest, turn, move |id| json!({ "subscriptionId": id, "events": events }))
 }
 
 /// `unsubscribe`: from what this connection subscribed to. Those of others are none.
-pub(super) fn unsubscribe(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
-    let Unsubscribe { subscription_id } = request.read()?;
-    if dialect.let_go(&subscription_id, turn) {
+pub(super) fn unsubscribe(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
+    let subscription_id = request.text("subscriptionId");
+    if wundr.let_go(&subscription_id, turn) {
         return Ok(Call::Answer(json!({ "ok": true })));
     }
     Err(ErrorCode::NotFound.error(format!("no such subscription: {}", clip(&subscription_id))))

@@ -1,16 +1,13 @@
 //! Whether the daemon is there and how it is.
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, Shape, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Answered, Call, Request, Turn, Wundr, ask};
 use crate::access::Scope;
-use crate::daemon::command::{DaemonCommand, DaemonReply, GetHealth};
+use crate::daemon::command::GetHealth;
 use crate::daemon::health::{Part, Report};
-use crate::error::Error;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::dialect::json::put;
 
 /// The answer to `health.status`, and its event.
 pub(super) const STATUS: &[Field] = &[
@@ -38,28 +35,16 @@ const METRICS: Shape = Shape::Object(&[
     required("successRate", Shape::Number(0.0, 1.0), "prompts that did not fail"),
 ]);
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Ping {
-    client_timestamp: Option<i64>,
-}
-
 /// `health.ping`
-pub(super) fn ping(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
-    let Ping { client_timestamp } = request.read()?;
+pub(super) fn ping(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let mut pong = json!({ "type": "health.pong", "serverTimestamp": turn.now().as_millis() });
-    if let Some(timestamp) = client_timestamp {
-        pong["clientTimestamp"] = timestamp.into();
-    }
+    put(&mut pong, "clientTimestamp", request.params["clientTimestamp"].as_i64());
     Ok(Call::Answer(pong))
 }
 
 /// `health.status`
-pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Daemon(DaemonCommand::GetHealth(GetHealth)), |_, reply, turn| match reply? {
-        Reply::Daemon(DaemonReply::Health(report)) => Ok(Call::Answer(payload(&report, turn))),
-        _ => Err(misfit()),
-    })
+pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    ask(GetHealth, |_, report, turn| payload(&report, turn))
 }
 
 /// A report in the protocol's words.

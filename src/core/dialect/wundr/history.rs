@@ -5,14 +5,11 @@ use serde_json::{Value, json};
 
 use super::sessions::{self, ACTIVITY, SESSION, describe, target};
 use super::shape::{COUNT, Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
-use crate::conversation::command::{Before, ReadHistory, SessionCommand};
-use crate::conversation::reply::SessionReply;
+use super::{Answered, Request, Turn, Wundr, ask};
+use crate::conversation::command::{Before, ReadHistory};
 use crate::conversation::transcript::{Message, Role};
-use crate::error::Error;
+use crate::dialect::json::put;
 use crate::ids::RunId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// How many messages one page has.
 const PAGE_MAX: i64 = 200;
@@ -25,7 +22,7 @@ const PLACE: &[Field] = &[
     required("role", Shape::OneOf(&[USER, ASSISTANT]), "the prompt itself, or its answer"),
 ];
 
-/// `session.history`
+/// The parameters of `session.history`.
 pub(super) const ASKED: &[Field] = &[
     SESSION,
     default("limit", Shape::Integer(1, PAGE_MAX), "50", "at most so many messages, the newest"),
@@ -96,9 +93,7 @@ fn said(message: &Message) -> Value {
         "content": message.content,
         "timestamp": message.at.to_rfc3339(),
     });
-    if message.clipped {
-        said["truncated"] = true.into();
-    }
+    put(&mut said, "truncated", message.clipped.then_some(true));
     if !message.attachments.is_empty() {
         let name =
             |attachment: &crate::prompt::attachment::Attachment| attachment.name().unwrap_or("").to_owned();
@@ -108,7 +103,7 @@ fn said(message: &Message) -> Value {
 }
 
 /// `session.history`
-pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Asked { session_id, limit, before } = request.read()?;
     let before = before.map(|Place { prompt_id, role }| Before {
         run: RunId::from(prompt_id),
@@ -117,21 +112,14 @@ pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
     // First how far it is, then what was said: so nothing up to there is missing.
     describe(session_id.clone(), move |_, row, _| {
         let mut told = json!({ "sessionId": row.session.uuid(), "sessionSeq": row.head.0 });
-        if let Some(activity) = sessions::activity(row.state) {
-            told["activity"] = activity.into();
-        }
-        let command = Command::Session(SessionCommand::ReadHistory(ReadHistory {
-            target: target(&session_id),
-            limit,
-            before,
-        }));
-        Call::ask(command, move |_, reply, _| {
-            let Reply::Session(SessionReply::History(history)) = reply? else { return Err(misfit()) };
+        put(&mut told, "activity", sessions::activity(row.state));
+        ask(ReadHistory { target: target(&session_id), limit, before }, move |_, history, _| {
             told["messages"] = history.messages.iter().map(said).collect();
-            if let Some(oldest) = history.messages.first().filter(|_| history.more) {
-                told["olderBefore"] = json!({ "promptId": oldest.run.as_str(), "role": role(oldest.role) });
-            }
-            Ok(Call::Answer(told))
+            let oldest = history.messages.first().filter(|_| history.more);
+            let place =
+                |oldest: &Message| json!({ "promptId": oldest.run.as_str(), "role": role(oldest.role) });
+            put(&mut told, "olderBefore", oldest.map(place));
+            told
         })
     })
 }

@@ -7,14 +7,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Answered, Request, Turn, Wundr, ask};
+use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::SessionKey;
-use crate::memory::{
-    Embedding, Kind, MemoryCommand, MemoryReply, NewMemory, Query, Question, Remembered, Stored, Tier,
-};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::memory::{Delete, Deleted, Embedding, Kind, NewMemory, Query, Question, Remembered, Stored, Tier};
 use crate::target::Target;
 
 /// The most characters of a question: what is longer is not looked for as a whole anyway.
@@ -28,7 +25,7 @@ const NUMBERS: Shape =
 const TIERS: Shape = Shape::OneOf(&["scratchpad", "episodic", "semantic"]);
 const KINDS: Shape = Shape::OneOf(&["interaction", "observation", "decision", "knowledge"]);
 
-/// `memory.query`
+/// The parameters of `memory.query`.
 pub(super) const QUERIED: &[Field] = &[
     optional("query", QUERY, "what to look for; needed where there is no `embedding`"),
     optional("embedding", NUMBERS, "looks for what is near it; entries with as many numbers are compared"),
@@ -65,7 +62,7 @@ const RESULT: &[Field] = &[
     required("createdAt", Shape::Time, "when it was stored"),
 ];
 
-/// `memory.store`
+/// The parameters of `memory.store`.
 pub(super) const STORED: &[Field] = &[
     required("content", CONTENT, "what to remember"),
     required("tier", TIERS, "for how long: a scratchpad ends with its session"),
@@ -85,7 +82,7 @@ pub(super) const KEPT: &[Field] = &[
     required("createdAt", Shape::Time, "when it was stored"),
 ];
 
-/// `memory.delete`
+/// The parameters of `memory.delete`.
 pub(super) const ONE: &[Field] = &[required("memoryId", NAME, "the entry")];
 
 /// What `memory.delete` is answered.
@@ -104,7 +101,7 @@ struct Queried {
 }
 
 /// `memory.query`
-pub(super) fn query(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn query(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let asked: Queried = request.read()?;
     let embedding = read_embedding(asked.embedding.as_deref(), request)?;
     let question = Question::new(asked.query.as_deref(), embedding, asked.similarity_threshold, asked.limit)
@@ -115,12 +112,9 @@ pub(super) fn query(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) 
         session: asked.session_id.map(Target::Uuid),
     };
     query.check().map_err(|error| about(request, error))?;
-    ask(MemoryCommand::Query(query), |reply| match reply {
-        MemoryReply::Found(found) => {
-            let results: Vec<Value> = found.results.iter().map(remembered).collect();
-            Some(json!({ "results": results, "total": found.total }))
-        }
-        _ => None,
+    ask(query, |_, found, _| {
+        let results: Vec<Value> = found.results.iter().map(remembered).collect();
+        json!({ "results": results, "total": found.total })
     })
 }
 
@@ -137,7 +131,7 @@ struct Store {
 }
 
 /// `memory.store`: answered when it is on the disk.
-pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Store = request.read()?;
     let embedding = read_embedding(asked.embedding.as_deref(), request)?;
     let new = NewMemory {
@@ -151,35 +145,13 @@ pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_
         embedding,
     };
     new.check().map_err(|error| about(request, error))?;
-    ask(MemoryCommand::Store(new), |reply| match reply {
-        MemoryReply::Stored(new) => Some(stored(&new)),
-        _ => None,
-    })
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct One {
-    memory_id: String,
+    ask(new, |_, new, _| stored(&new))
 }
 
 /// `memory.delete`
-pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { memory_id } = request.read()?;
-    ask(MemoryCommand::Delete { id: memory_id }, |reply| match reply {
-        MemoryReply::Deleted { id } => Some(json!({ "ok": true, "memoryId": id })),
-        _ => None,
-    })
-}
-
-fn ask(
-    command: MemoryCommand,
-    answer: impl FnOnce(MemoryReply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Memory(Box::new(command)), |_, reply, _| match reply? {
-        Reply::Memory(reply) => answer(*reply).map(Call::Answer).ok_or_else(misfit),
-        _ => Err(misfit()),
-    })
+pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    let forget = Delete { id: request.text("memoryId") };
+    ask(forget, |_, Deleted { id }, _| json!({ "ok": true, "memoryId": id }))
 }
 
 fn read_embedding(numbers: Option<&[f64]>, request: &Request<'_>) -> Result<Option<Embedding>, Error> {
@@ -201,10 +173,8 @@ fn remembered(found: &Remembered) -> Value {
         "score": found.score,
         "createdAt": found.created.to_rfc3339(),
     });
-    add_session(&mut value, found.session.as_ref());
-    if let Some(metadata) = &found.metadata {
-        value["metadata"] = Value::Object(metadata.clone());
-    }
+    put(&mut value, "sessionId", found.session.as_ref().map(SessionKey::uuid));
+    put(&mut value, "metadata", found.metadata.clone());
     value
 }
 
@@ -216,14 +186,8 @@ fn stored(new: &Stored) -> Value {
         "type": new.kind.name(),
         "createdAt": new.created.to_rfc3339(),
     });
-    add_session(&mut value, new.session.as_ref());
+    put(&mut value, "sessionId", new.session.as_ref().map(SessionKey::uuid));
     value
-}
-
-fn add_session(value: &mut Value, session: Option<&SessionKey>) {
-    if let Some(session) = session {
-        value["sessionId"] = session.uuid().into();
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
 use super::{
-    Call, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, history, memory,
+    Answered, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, history, memory,
     prompts, sessions, teams, tools,
 };
 use crate::access::{Scope, Scopes};
@@ -35,206 +35,113 @@ pub(super) struct Method {
 }
 
 /// Answers a request whose parameters are in shape, or asks the daemon.
-type Handle = fn(&mut Wundr, &mut super::Request<'_>, &mut Turn<'_>) -> Result<Call, Error>;
+type Handle = fn(&mut Wundr, &mut super::Request<'_>, &mut Turn<'_>) -> Answered;
 
-/// Everybody who was let in.
+/// No scope: everybody who was let in.
 pub(super) const ANYBODY: &[Scope] = &[];
-/// Who may look.
+/// The scope of those who may read.
 pub(super) const READ: &[Scope] = &[Scope::Read];
-/// Who may run the daemon.
+/// The scope of those who may change the configuration.
 pub(super) const ADMIN: &[Scope] = &[Scope::Admin];
-/// Who may do.
+/// The scope of those who may write and prompt.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
-/// Who may decide about calls: of all sessions, or of his own.
+/// The scopes of those who may decide about tool calls: of all sessions, or of their own.
 pub(super) const DECIDE: &[Scope] = &[Scope::Approve, Scope::Write];
-/// Who may form teams.
+/// The scope of those who may form teams.
 pub(super) const TEAMS: &[Scope] = &[Scope::Teams];
-/// Who may look at an agent.
+/// The scopes of those who may look at an agent.
 pub(super) const READ_OR_TEAMS: &[Scope] = &[Scope::Read, Scope::Teams];
-/// Who may be told of something.
+/// The scopes of those who may subscribe to events.
 pub(super) const TOLD: &[Scope] = &[Scope::Read, Scope::Approve, Scope::Teams];
 
 /// Every method.
 pub(super) static METHODS: &[Method] = &[
     // Letting in.
-    Method {
-        name: connect::METHOD,
-        doc: "The handshake: the first frame of a connection, and only that.",
-        needs: ANYBODY,
-        cost: 0,
-        params: connect::PARAMS,
-        result: connect::HELLO,
-        handle: connect::again,
-    },
-    Method {
-        name: "auth.refresh",
-        doc: "Shows another credential of the same principal before the one shown ends, without reconnecting; or has \
-              a fresh JWT given out in place of one that this daemon gave out.",
-        needs: ANYBODY,
-        cost: 0,
-        params: auth::REFRESH,
-        result: auth::REFRESHED,
-        handle: auth::refresh,
-    },
-    Method {
-        name: "auth.logout",
-        doc: "Ends the connection.",
-        needs: ANYBODY,
-        cost: 0,
-        params: &[optional("reason", Shape::Text(0, 1024), "why, for the daemon's log")],
-        result: &[required("ok", Shape::Flag, "true")],
-        handle: auth::logout,
-    },
+    row(connect::METHOD, ANYBODY, 0, connect::again)
+        .doc("The handshake: the first frame of a connection, and only that.")
+        .takes(connect::PARAMS)
+        .gives(connect::HELLO),
+    row("auth.refresh", ANYBODY, 0, auth::refresh)
+        .doc("Shows another credential of the same principal before the one shown ends, without reconnecting; or has \
+              a fresh JWT given out in place of one that this daemon gave out.")
+        .takes(auth::REFRESH)
+        .gives(auth::REFRESHED),
+    row("auth.logout", ANYBODY, 0, auth::logout)
+        .doc("Ends the connection.")
+        .takes(&[optional("reason", Shape::Text(0, 1024), "why, for the daemon's log")])
+        .gives(&[required("ok", Shape::Flag, "true")]),
     // Sessions.
-    Method {
-        name: "session.create",
-        doc: "Makes a session. It takes any number of prompts, one after the other; nothing runs in it before the \
-              first. What becomes of its task and its memoryProfile is in `notes`.",
-        needs: WRITE,
-        cost: 3,
-        params: sessions::CREATE,
-        result: sessions::INFO,
-        handle: sessions::create,
-    },
-    Method {
-        name: "session.resume",
-        doc: "Goes on with a session, of this protocol or of another; with what was missed of it.",
-        needs: WRITE,
-        cost: 1,
-        params: sessions::RESUME,
-        result: sessions::INFO,
-        handle: sessions::resume,
-    },
-    Method {
-        name: "session.stop",
-        doc: "Ends a session with all that runs in it. It is kept, and takes no more prompts.",
-        needs: WRITE,
-        cost: 1,
-        params: sessions::STOP,
-        result: sessions::STOPPED,
-        handle: sessions::stop,
-    },
-    Method {
-        name: "session.list",
-        doc: "The sessions there are, of whatever protocol, the latest used first.",
-        needs: READ,
-        cost: 0,
-        params: sessions::LIST,
-        result: sessions::LISTED,
-        handle: sessions::list,
-    },
-    Method {
-        name: "session.status",
-        doc: "One session.",
-        needs: READ,
-        cost: 0,
-        params: sessions::ONE,
-        result: sessions::INFO,
-        handle: sessions::status,
-    },
-    Method {
-        name: "session.history",
-        doc: "What was said in a session, newest page first: for who missed its events, and has no number to resume \
-              from. The answer of a prompt under way is not in it: session.resume tells that from its beginning.",
-        needs: READ,
-        cost: 0,
-        params: history::ASKED,
-        result: history::TOLD,
-        handle: history::history,
-    },
+    row("session.create", WRITE, 3, sessions::create)
+        .doc("Makes a session. It takes any number of prompts, one after the other; nothing runs in it before the \
+              first. What becomes of its task and its memoryProfile is in `notes`.")
+        .takes(sessions::CREATE)
+        .gives(sessions::INFO),
+    row("session.resume", WRITE, 1, sessions::resume)
+        .doc("Goes on with a session, of this protocol or of another; with what was missed of it.")
+        .takes(sessions::RESUME)
+        .gives(sessions::INFO),
+    row("session.stop", WRITE, 1, sessions::stop)
+        .doc("Ends a session with all that runs in it. It is kept, and takes no more prompts.")
+        .takes(sessions::STOP)
+        .gives(sessions::STOPPED),
+    row("session.list", READ, 0, sessions::list)
+        .doc("The sessions there are, of whatever protocol, the latest used first.")
+        .takes(sessions::LIST)
+        .gives(sessions::LISTED),
+    row("session.status", READ, 0, sessions::status)
+        .doc("One session.")
+        .takes(sessions::ONE)
+        .gives(sessions::INFO),
+    row("session.history", READ, 0, history::history)
+        .doc("What was said in a session, newest page first: for who missed its events, and has no number to resume \
+              from. The answer of a prompt under way is not in it: session.resume tells that from its beginning.")
+        .takes(history::ASKED)
+        .gives(history::TOLD),
     // Prompts.
-    Method {
-        name: "prompt.submit",
-        doc: "Says something in a session. Answered at once; the answer is told as stream.* events.",
-        needs: WRITE,
-        cost: prompts::COST,
-        params: prompts::SUBMIT,
-        result: prompts::SUBMITTED,
-        handle: prompts::submit,
-    },
-    Method {
-        name: "prompt.cancel",
-        doc: "Ends a prompt, whether it is under way or waits.",
-        needs: WRITE,
-        cost: 1,
-        params: prompts::CANCEL,
-        result: prompts::CANCELLED,
-        handle: prompts::cancel,
-    },
+    row("prompt.submit", WRITE, prompts::COST, prompts::submit)
+        .doc("Says something in a session. Answered at once; the answer is told as stream.* events.")
+        .takes(prompts::SUBMIT)
+        .gives(prompts::SUBMITTED),
+    row("prompt.cancel", WRITE, 1, prompts::cancel)
+        .doc("Ends a prompt, whether it is under way or waits.")
+        .takes(prompts::CANCEL)
+        .gives(prompts::CANCELLED),
     // Agents.
-    Method {
-        name: "agent.spawn",
-        doc: "Puts an agent to work in a session of its own. What it answers is told to the session it works for.",
-        needs: WRITE,
-        cost: 3,
-        params: agents::SPAWN,
-        result: agents::STATUS,
-        handle: agents::spawn,
-    },
-    Method {
-        name: "agent.status",
-        doc: "One agent.",
-        needs: READ_OR_TEAMS,
-        cost: 0,
-        params: agents::ONE,
-        result: agents::STATUS,
-        handle: agents::describe,
-    },
-    Method {
-        name: "agent.stop",
-        doc: "Ends an agent with all that work for it.",
-        needs: WRITE,
-        cost: 1,
-        params: agents::STOP,
-        result: agents::STATUS,
-        handle: agents::stop,
-    },
+    row("agent.spawn", WRITE, 3, agents::spawn)
+        .doc("Puts an agent to work in a session of its own. What it answers is told to the session it works for.")
+        .takes(agents::SPAWN)
+        .gives(agents::STATUS),
+    row("agent.status", READ_OR_TEAMS, 0, agents::describe)
+        .doc("One agent.")
+        .takes(agents::ONE)
+        .gives(agents::STATUS),
+    row("agent.stop", WRITE, 1, agents::stop)
+        .doc("Ends an agent with all that work for it.")
+        .takes(agents::STOP)
+        .gives(agents::STATUS),
     // Teams.
-    Method {
-        name: "team.create",
-        doc: "Forms a team of agents and puts it to work.",
-        needs: TEAMS,
-        cost: 3,
-        params: teams::CREATE,
-        result: teams::STATUS,
-        handle: teams::create,
-    },
-    Method {
-        name: "team.status",
-        doc: "One team, with what its members answered.",
-        needs: TEAMS,
-        cost: 0,
-        params: teams::ONE,
-        result: teams::STATUS,
-        handle: teams::describe,
-    },
-    Method {
-        name: "team.message",
-        doc: "Relays a message between members. Who it is for reads it as a prompt, between its turns at the task; \
-              the answer is told to who it is from.",
-        needs: TEAMS,
-        cost: 1,
-        params: teams::MESSAGE,
-        result: teams::SENT,
-        handle: teams::message,
-    },
-    Method {
-        name: "team.dissolve",
-        doc: "Ends a team with all its members.",
-        needs: TEAMS,
-        cost: 1,
-        params: teams::DISSOLVE,
-        result: teams::STATUS,
-        handle: teams::dissolve,
-    },
+    row("team.create", TEAMS, 3, teams::create)
+        .doc("Forms a team of agents and puts it to work.")
+        .takes(teams::CREATE)
+        .gives(teams::STATUS),
+    row("team.status", TEAMS, 0, teams::describe)
+        .doc("One team, with what its members answered.")
+        .takes(teams::ONE)
+        .gives(teams::STATUS),
+    row("team.message", TEAMS, 1, teams::message)
+        .doc("Relays a message between members. Who it is for reads it as a prompt, between its turns at the task; \
+              the answer is told to who it is from.")
+        .takes(teams::MESSAGE)
+        .gives(teams::SENT),
+    row("team.dissolve", TEAMS, 1, teams::dissolve)
+        .doc("Ends a team with all its members.")
+        .takes(teams::DISSOLVE)
+        .gives(teams::STATUS),
     // Being told.
-    Method {
-        name: "subscribe",
-        doc: "Asks to be told of events from now on: those whose name fits a pattern and whose payload has these members.",
-        needs: TOLD,
-        cost: 0,
-        params: &[
+    row("subscribe", TOLD, 0, follow::subscribe)
+        .doc("Asks to be told of events from now on: those whose name fits a pattern and whose payload has these members.")
+        .takes(&[
             required(
                 "events",
                 Shape::List(&Shape::Text(0, usize::MAX), 1, PATTERNS_MAX),
@@ -245,180 +152,91 @@ pub(super) static METHODS: &[Method] = &[
                 Shape::AnyObject,
                 "what members of the payload have to be: texts, numbers, flags; a sessionId has to be there",
             ),
-        ],
-        result: &[
+        ])
+        .gives(&[
             required("subscriptionId", NAME, "comes with every event it is told"),
             required("events", Shape::List(&NAME, 1, PATTERNS_MAX), "as they were asked"),
-        ],
-        handle: follow::subscribe,
-    },
-    Method {
-        name: "unsubscribe",
-        doc: "Asks to be told no longer.",
-        needs: TOLD,
-        cost: 0,
-        params: &[required("subscriptionId", NAME, "what subscribe was answered")],
-        result: &[required("ok", Shape::Flag, "true")],
-        handle: follow::unsubscribe,
-    },
+        ]),
+    row("unsubscribe", TOLD, 0, follow::unsubscribe)
+        .doc("Asks to be told no longer.")
+        .takes(&[required("subscriptionId", NAME, "what subscribe was answered")])
+        .gives(&[required("ok", Shape::Flag, "true")]),
     // Tool calls that wait.
-    Method {
-        name: "tool.approve",
-        doc: "Has a call made that waits for approval. The first decision counts; a second one is a CONFLICT.",
-        needs: DECIDE,
-        cost: 1,
-        params: tools::APPROVE,
-        result: tools::DECIDED,
-        handle: tools::approve,
-    },
-    Method {
-        name: "tool.deny",
-        doc: "Has a call not made that waits for approval; the model is told. The first decision counts.",
-        needs: DECIDE,
-        cost: 1,
-        params: tools::DENY,
-        result: tools::DECIDED,
-        handle: tools::deny,
-    },
+    row("tool.approve", DECIDE, 1, tools::approve)
+        .doc("Has a call made that waits for approval. The first decision counts; a second one is a CONFLICT.")
+        .takes(tools::APPROVE)
+        .gives(tools::DECIDED),
+    row("tool.deny", DECIDE, 1, tools::deny)
+        .doc("Has a call not made that waits for approval; the model is told. The first decision counts.")
+        .takes(tools::DENY)
+        .gives(tools::DECIDED),
     // How the daemon is.
-    Method {
-        name: "health.ping",
-        doc: "Measures the way to the daemon and back.",
-        needs: ANYBODY,
-        cost: 0,
-        params: &[optional("clientTimestamp", COUNT, "when it was sent, for the sender")],
-        result: &[
+    row("health.ping", ANYBODY, 0, health::ping)
+        .doc("Measures the way to the daemon and back.")
+        .takes(&[optional("clientTimestamp", COUNT, "when it was sent, for the sender")])
+        .gives(&[
             required("type", Shape::OneOf(&["health.pong"]), "what it is"),
             required("serverTimestamp", COUNT, "the daemon's time, in ms since 1970"),
             optional("clientTimestamp", COUNT, "as it was given"),
-        ],
-        handle: health::ping,
-    },
-    Method {
-        name: "health.status",
-        doc: "How the daemon and its parts are.",
-        needs: READ,
-        cost: 0,
-        params: &[],
-        result: health::STATUS,
-        handle: health::status,
-    },
+        ]),
+    row("health.status", READ, 0, health::status)
+        .doc("How the daemon and its parts are.")
+        .gives(health::STATUS),
     // How it is configured.
-    Method {
-        name: "config.get",
-        doc: "What the configuration says.",
-        needs: READ,
-        cost: 0,
-        params: config::ASKED,
-        result: config::SHOWN,
-        handle: config::get,
-    },
-    Method {
-        name: "config.set",
-        doc: "Changes the configuration, all of it that is given or nothing. It is in effect when this is answered, but \
-              for the keys that the answer calls pending.",
-        needs: ADMIN,
-        cost: 2,
-        params: config::SET,
-        result: config::DONE,
-        handle: config::set,
-    },
+    row("config.get", READ, 0, config::get)
+        .doc("What the configuration says.")
+        .takes(config::ASKED)
+        .gives(config::SHOWN),
+    row("config.set", ADMIN, 2, config::set)
+        .doc("Changes the configuration, all of it that is given or nothing. It is in effect when this is answered, but \
+              for the keys that the answer calls pending.")
+        .takes(config::SET)
+        .gives(config::DONE),
     // What is remembered.
-    Method {
-        name: "memory.query",
-        doc: "Looks for what is remembered, by words, by an embedding, or by both.",
-        needs: READ,
-        cost: 2,
-        params: memory::QUERIED,
-        result: memory::FOUND,
-        handle: memory::query,
-    },
-    Method {
-        name: "memory.store",
-        doc: "Remembers something; it is on the disk when this is answered.",
-        needs: WRITE,
-        cost: 2,
-        params: memory::STORED,
-        result: memory::KEPT,
-        handle: memory::store,
-    },
-    Method {
-        name: "memory.delete",
-        doc: "Forgets an entry for good.",
-        needs: WRITE,
-        cost: 2,
-        params: memory::ONE,
-        result: memory::GONE,
-        handle: memory::delete,
-    },
+    row("memory.query", READ, 2, memory::query)
+        .doc("Looks for what is remembered, by words, by an embedding, or by both.")
+        .takes(memory::QUERIED)
+        .gives(memory::FOUND),
+    row("memory.store", WRITE, 2, memory::store)
+        .doc("Remembers something; it is on the disk when this is answered.")
+        .takes(memory::STORED)
+        .gives(memory::KEPT),
+    row("memory.delete", WRITE, 2, memory::delete)
+        .doc("Forgets an entry for good.")
+        .takes(memory::ONE)
+        .gives(memory::GONE),
     // Files.
-    Method {
-        name: files::UPLOAD,
-        doc: "Begins an upload, whose bytes follow in binary frames with its id, or says how far it has come. \
+    row(files::UPLOAD, WRITE, 1, files::upload)
+        .doc("Begins an upload, whose bytes follow in binary frames with its id, or says how far it has come. \
               In binary frames alone, the first with `method`, it is answered under their id when all of it is \
               kept. A frame: version 1 (1 byte), flags (1 byte: 1 compressed, 2 more follow, 4 the last), id (16 \
-              bytes), length of the metadata (4 bytes, big endian), metadata (JSON), bytes.",
-        needs: WRITE,
-        cost: 1,
-        params: files::UPLOAD_PARAMS,
-        result: files::FILE,
-        handle: files::upload,
-    },
-    Method {
-        name: "file.download",
-        doc: "The bytes of a file, in binary frames with the id of the request, and then the answer.",
-        needs: READ,
-        cost: 0,
-        params: files::DOWNLOAD_PARAMS,
-        result: files::DOWNLOADED,
-        handle: files::download,
-    },
-    Method {
-        name: "file.status",
-        doc: "How a file is, and how far an upload has come.",
-        needs: READ,
-        cost: 0,
-        params: files::ONE_PARAMS,
-        result: files::FILE,
-        handle: files::status,
-    },
-    Method {
-        name: "file.list",
-        doc: "The caller's files and uploads.",
-        needs: READ,
-        cost: 0,
-        params: files::LIST_PARAMS,
-        result: files::LIST,
-        handle: files::list,
-    },
-    Method {
-        name: "file.delete",
-        doc: "Removes a file, or gives an upload up.",
-        needs: WRITE,
-        cost: 1,
-        params: files::ONE_PARAMS,
-        result: files::DELETED,
-        handle: files::delete,
-    },
+              bytes), length of the metadata (4 bytes, big endian), metadata (JSON), bytes.")
+        .takes(files::UPLOAD_PARAMS)
+        .gives(files::FILE),
+    row("file.download", READ, 0, files::download)
+        .doc("The bytes of a file, in binary frames with the id of the request, and then the answer.")
+        .takes(files::DOWNLOAD_PARAMS)
+        .gives(files::DOWNLOADED),
+    row("file.status", READ, 0, files::status)
+        .doc("How a file is, and how far an upload has come.")
+        .takes(files::ONE_PARAMS)
+        .gives(files::FILE),
+    row("file.list", READ, 0, files::list)
+        .doc("The caller's files and uploads.")
+        .takes(files::LIST_PARAMS)
+        .gives(files::LIST),
+    row("file.delete", WRITE, 1, files::delete)
+        .doc("Removes a file, or gives an upload up.")
+        .takes(files::ONE_PARAMS)
+        .gives(files::DELETED),
     // What there is.
-    Method {
-        name: "rpc.discover",
-        doc: "Every method and event with its schema.",
-        needs: ANYBODY,
-        cost: 0,
-        params: &[],
-        result: discover::RESULT,
-        handle: discover::discover,
-    },
-    Method {
-        name: "rpc.describe",
-        doc: "One method with its schema.",
-        needs: ANYBODY,
-        cost: 0,
-        params: &[required("method", NAME, "its name")],
-        result: discover::METHOD,
-        handle: discover::describe,
-    },
+    row("rpc.discover", ANYBODY, 0, discover::discover)
+        .doc("Every method and event with its schema.")
+        .gives(discover::RESULT),
+    row("rpc.describe", ANYBODY, 0, discover::describe)
+        .doc("One method with its schema.")
+        .takes(&[required("method", NAME, "its name")])
+        .gives(discover::METHOD),
 ];
 
 /// The method of this name.
@@ -426,7 +244,24 @@ pub(super) fn find(name: &str) -> Option<&'static Method> {
     METHODS.iter().find(|method| method.name == name)
 }
 
+/// A row of the table, which has no parameters and no result yet.
+const fn row(name: &'static str, needs: &'static [Scope], cost: u32, handle: Handle) -> Method {
+    Method { name, doc: "", needs, cost, params: &[], result: &[], handle }
+}
+
 impl Method {
+    const fn doc(self, doc: &'static str) -> Self {
+        Self { doc, ..self }
+    }
+
+    const fn takes(self, params: &'static [Field]) -> Self {
+        Self { params, ..self }
+    }
+
+    const fn gives(self, result: &'static [Field]) -> Self {
+        Self { result, ..self }
+    }
+
     /// Whether somebody with these scopes may call it.
     pub(super) fn is_allowed(&self, scopes: Scopes) -> bool {
         self.needs.is_empty() || self.needs.iter().any(|scope| scopes.allows(*scope))

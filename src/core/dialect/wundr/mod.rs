@@ -62,7 +62,7 @@ pub use self::discover::reference;
 use self::follow::Following;
 use self::method::Method;
 use self::wire::{Failure, Incoming};
-use super::calls::{self, Calling, Calls, misfit};
+use super::calls::{self, Calling, Calls};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::access::token::Kind;
@@ -70,6 +70,7 @@ use crate::access::{Grounds, Owner, Scope, Scopes};
 use crate::daemon::announcement::Announcement;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
+use crate::request::ask::Ask;
 use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
@@ -91,19 +92,19 @@ pub struct Wundr {
     setup: Setup,
     phase: Phase,
     greeting: connect::Greeting,
-    /// What may be done here.
+    /// The scopes that were granted.
     scopes: Scopes,
-    /// Whose what is made here is.
+    /// The owner of what is made on this connection.
     owner: Owner,
     /// What kind of credential was shown.
     kind: Kind,
-    /// What that holds by.
+    /// What keeps that credential valid, and ends it.
     grounds: Grounds,
-    /// When that ends.
+    /// When the credential expires.
     expires: Option<Timestamp>,
     /// The requests for another credential that are looked at, in order.
     refreshing: VecDeque<auth::Refreshing>,
-    /// How many of those did not hold.
+    /// How many of those were refused.
     refused: u32,
     calls: Calls<Self>,
     /// What is left of a batch.
@@ -130,6 +131,57 @@ enum Phase {
 /// What becomes of a request.
 type Call = calls::Call<Wundr>;
 
+/// What becomes of a request, or why it is refused.
+type Answered = Result<Call, Error>;
+
+/// Asks the daemon; `told` makes the answer of its reply.
+fn ask<C: Ask + 'static>(
+    question: C,
+    told: impl FnOnce(&mut Wundr, C::Reply, &mut Turn<'_>) -> Value + 'static,
+) -> Answered {
+    ask_on(question, |wundr, reply, turn| Ok(Call::Answer(told(wundr, reply, turn))))
+}
+
+/// Asks the daemon; `then` makes the answer of its reply, or asks on.
+fn ask_on<C: Ask + 'static>(
+    question: C,
+    then: impl FnOnce(&mut Wundr, C::Reply, &mut Turn<'_>) -> Answered + 'static,
+) -> Answered {
+    ask_either(question, |wundr, reply, turn| then(wundr, reply?, turn))
+}
+
+/// The same, where `then` is told of a refusal, too.
+fn ask_either<C: Ask + 'static>(
+    question: C,
+    then: impl FnOnce(&mut Wundr, Result<C::Reply, Error>, &mut Turn<'_>) -> Answered + 'static,
+) -> Answered {
+    Call::ask_either(question, then)
+}
+
+impl Wundr {
+    /// Asks the daemon for something no client waits for.
+    fn aside<C: Ask + 'static>(
+        &mut self,
+        question: C,
+        turn: &mut Turn<'_>,
+        then: impl FnOnce(&mut Self, Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
+    ) {
+        let needs = self.scope(None);
+        self.under((needs, 0), question, turn, then);
+    }
+
+    /// The same under this scope, and at this cost.
+    fn under<C: Ask + 'static>(
+        &mut self,
+        terms: (Scope, u32),
+        question: C,
+        turn: &mut Turn<'_>,
+        then: impl FnOnce(&mut Self, Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
+    ) {
+        Calling::under(self, terms, question, turn, then);
+    }
+}
+
 /// Who is to be answered.
 pub(super) struct Asker {
     id: String,
@@ -149,6 +201,11 @@ impl Request<'_> {
     /// Its parameters; those that are not named in `T` are ignored.
     fn read<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Error> {
         serde_json::from_value(self.params.take()).map_err(|why| self.invalid(&why.to_string()))
+    }
+
+    /// A parameter that is a text; one that is required is there, as they are in shape.
+    fn text(&self, name: &str) -> String {
+        self.params[name].as_str().unwrap_or_default().to_owned()
     }
 
     /// The refusal of its parameters.

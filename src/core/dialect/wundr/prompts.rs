@@ -9,19 +9,17 @@ use serde_json::{Value, json};
 
 use super::sessions::{SESSION, target};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
-use super::{Call, Request, Turn, Wundr, files, misfit};
-use crate::conversation::command::{Abort, SessionCommand, Submit};
-use crate::conversation::reply::{Aborted, Accepted, SessionReply};
-use crate::error::Error;
+use super::{Answered, Request, Turn, Wundr, ask, files};
+use crate::conversation::command::{Abort, Submit};
+use crate::conversation::reply::{Aborted, Accepted};
+use crate::dialect::json::put;
 use crate::ids::RunId;
 use crate::prompt::run_options::{PROMPT_COST, RunOptions};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 
 /// What a prompt costs, in units of `[limits]`.
 pub(super) const COST: u32 = PROMPT_COST;
 
-/// `prompt.submit`
+/// The parameters of `prompt.submit`.
 pub(super) const SUBMIT: &[Field] = &[
     SESSION,
     required("prompt", SAID, "what to say"),
@@ -52,7 +50,7 @@ pub(super) const SUBMITTED: &[Field] = &[
     required("sessionSeq", COUNT, "its number in the session's log"),
 ];
 
-/// `prompt.cancel`
+/// The parameters of `prompt.cancel`.
 pub(super) const CANCEL: &[Field] =
     &[SESSION, optional("promptId", NAME, "which; absent = the one under way")];
 
@@ -78,11 +76,7 @@ struct Asked {
 }
 
 /// `prompt.submit`: answered at once, when the prompt is kept.
-pub(super) fn submit(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn submit(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let asked: Asked = request.read()?;
     if asked.prompt.trim().is_empty() {
         return Err(request.invalid("prompt: must not be blank"));
@@ -108,23 +102,19 @@ pub(super) fn submit(
     let is_whole = !asked.stream;
     if is_whole {
         // Its events may come before the answer.
-        dialect.following.tell_whole(submit.run.clone());
+        wundr.following.tell_whole(submit.run.clone());
     }
-    Call::ask(Command::Session(SessionCommand::Submit(submit)), move |dialect, reply, _| {
-        let Reply::Session(SessionReply::Accepted(Accepted { session, run, seq, repeated, .. })) = reply?
-        else {
-            return Err(misfit());
-        };
+    ask(submit, move |wundr, Accepted { session, run, seq, repeated, .. }, _| {
         if is_whole {
-            dialect.following.tell_whole(run.clone());
+            wundr.following.tell_whole(run.clone());
         }
-        Ok(Call::Answer(json!({
+        json!({
             "promptId": run.as_str(),
             "sessionId": session.uuid(),
             "status": "accepted",
             "repeated": repeated,
             "sessionSeq": seq.0,
-        })))
+        })
     })
 }
 
@@ -149,18 +139,12 @@ struct Cancel {
 }
 
 /// `prompt.cancel`: one that is over stays as it is.
-pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Cancel { session_id, prompt_id } = request.read()?;
-    let abort = Command::Session(SessionCommand::Abort(Abort {
-        target: target(&session_id),
-        run: prompt_id.map(RunId::from),
-    }));
-    Call::ask(abort, move |_, reply, _| {
-        let Reply::Session(SessionReply::Aborted(Aborted { run })) = reply? else { return Err(misfit()) };
+    let abort = Abort { target: target(&session_id), run: prompt_id.map(RunId::from) };
+    ask(abort, move |_, Aborted { run }, _| {
         let mut answer = json!({ "ok": true, "sessionId": session_id, "cancelled": run.is_some() });
-        if let Some(run) = run {
-            answer["promptId"] = run.as_str().into();
-        }
-        Ok(Call::Answer(answer))
+        put(&mut answer, "promptId", run.as_ref().map(RunId::as_str));
+        answer
     })
 }

@@ -16,19 +16,16 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::follow::Stood;
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Answered, Call, Request, Turn, Wundr, ask};
 use crate::access::Owner;
-use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionCommand, SessionFilter};
-use crate::conversation::reply::{SessionReply, SessionRow, SessionState, Stopped};
-use crate::dialect::json::clip;
+use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionFilter};
+use crate::conversation::reply::{SessionRow, SessionState, Stopped};
+use crate::dialect::json::{clip, put};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Seq, SessionKey};
 use crate::prompt::settings::{Assignment, Patch, Settings};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::target::Target;
 
 /// The kind of session that others than this protocol's clients make.
@@ -45,20 +42,20 @@ const WORD: Shape = Shape::Text(1, 256);
 const DESCRIPTION: Shape = Shape::Text(0, 8192);
 const REASON: Shape = Shape::Text(0, 1024);
 
-/// Every status.
+/// Every status that the protocol has.
 pub(super) const STATES: &[&str] =
     &["initializing", "running", "paused", "completed", "failed", "terminated"];
 
-/// It takes prompts.
+/// The status of a session that takes prompts.
 pub(super) const RUNNING: &str = "running";
-/// Its prompt waits for an approval.
+/// The status of a session whose prompt waits for an approval.
 pub(super) const PAUSED: &str = "paused";
-/// It was stopped.
+/// The status of a session that was stopped.
 pub(super) const TERMINATED: &str = "terminated";
 
-/// Whether something is under way.
+/// The activity of a session in which nothing is under way.
 pub(super) const IDLE: &str = "idle";
-/// See [`IDLE`].
+/// The activity of a session in which a prompt is under way or waits.
 pub(super) const BUSY: &str = "busy";
 
 /// Whether a prompt is under way or waits in a session.
@@ -105,7 +102,7 @@ const TASK: &[Field] = &[
     optional("metadata", Shape::AnyObject, "kept and told again"),
 ];
 
-/// `session.create`
+/// The parameters of `session.create`.
 pub(super) const CREATE: &[Field] = &[
     required("orchestratorId", WORD, "who leads it: the agent of this name, or the default agent"),
     required("sessionType", Shape::OneOf(&["claude-code", "ruflo"]), "kept and told again"),
@@ -114,7 +111,7 @@ pub(super) const CREATE: &[Field] = &[
     SUBSCRIBE,
 ];
 
-/// `session.resume`
+/// The parameters of `session.resume`.
 pub(super) const RESUME: &[Field] = &[
     SESSION,
     SUBSCRIBE,
@@ -127,7 +124,7 @@ pub(super) const RESUME: &[Field] = &[
     ),
 ];
 
-/// `session.stop`
+/// The parameters of `session.stop`.
 pub(super) const STOP: &[Field] = &[
     SESSION,
     optional("reason", REASON, "why"),
@@ -142,7 +139,7 @@ pub(super) const STOPPED: &[Field] = &[
     required("prompts", Shape::List(&NAME, 0, usize::MAX), "those that were ended by it"),
 ];
 
-/// `session.list`
+/// The parameters of `session.list`.
 pub(super) const LIST: &[Field] = &[
     optional("status", Shape::OneOf(STATES), "only those; running = all that were not stopped"),
     default("limit", Shape::Integer(1, LIST_MAX), "50", "at most so many"),
@@ -157,10 +154,10 @@ pub(super) const LISTED: &[Field] = &[
     required("offset", COUNT, "as it was asked"),
 ];
 
-/// `session.status`
+/// The parameters of `session.status`.
 pub(super) const ONE: &[Field] = &[SESSION];
 
-/// A session.
+/// A session as it is answered.
 pub(super) const INFO: &[Field] = &[
     required("id", NAME, "the session"),
     SESSION,
@@ -236,9 +233,7 @@ pub(super) fn about(session: &SessionKey, settings: &Settings) -> Value {
             "task": { "type": "general", "description": "", "priority": "medium" },
         }),
     };
-    if let Some(profile) = settings.display.get(MEMORY_PROFILE) {
-        about[MEMORY_PROFILE] = profile.clone();
-    }
+    put(&mut about, MEMORY_PROFILE, settings.display.get(MEMORY_PROFILE).cloned());
     about
 }
 
@@ -254,11 +249,8 @@ fn info(row: &SessionRow, who: &Owner) -> Value {
     info["agent"] = (&*row.session.agent()).into();
     let (status, activity, last_prompt) = state_words(row.state);
     info["status"] = status.into();
-    for (name, word) in [("activity", activity), ("lastPrompt", last_prompt)] {
-        if let Some(word) = word {
-            info[name] = word.into();
-        }
-    }
+    put(&mut info, "activity", activity);
+    put(&mut info, "lastPrompt", last_prompt);
     info["startedAt"] = row.created.to_rfc3339().into();
     info["sessionSeq"] = row.head.0.into();
     info["metrics"] = json!({
@@ -271,9 +263,7 @@ fn info(row: &SessionRow, who: &Owner) -> Value {
     }
     if let Some(reason) = &row.settings.closed {
         info["endedAt"] = row.updated.to_rfc3339().into();
-        if !reason.is_empty() {
-            info["reason"] = reason.as_str().into();
-        }
+        put(&mut info, "reason", Some(reason.as_str()).filter(|reason| !reason.is_empty()));
     }
     info
 }
@@ -301,15 +291,15 @@ fn answer_with(
     subscribe: bool,
     after: Option<Seq>,
     turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+) -> Answered {
     if !subscribe {
         return Ok(Call::Answer(info));
     }
     let session_id = row.session.uuid();
     let interest = own_events(&session_id)?;
-    dialect.open_own((session_id, interest), after, turn, move |_, Stood { id }, _| {
+    dialect.open_own((session_id, interest), after, turn, move |id| {
         info["subscriptionId"] = id.into();
-        Ok(Call::Answer(info))
+        info
     })
 }
 
@@ -338,26 +328,19 @@ fn notes(has_metadata: bool, has_profile: bool) -> Value {
         "task": "kept and told again; it is no prompt, and the agent is not told of it: say it with prompt.submit",
         "task.priority": "kept and told again; it puts no prompt before another",
     });
-    if has_metadata {
-        notes["task.metadata"] = "kept and told again".into();
-    }
-    if has_profile {
-        notes[MEMORY_PROFILE] = "kept and told again; no memory is chosen by it".into();
-    }
+    put(&mut notes, "task.metadata", has_metadata.then_some("kept and told again"));
+    let of_profile = "kept and told again; no memory is chosen by it";
+    put(&mut notes, MEMORY_PROFILE, has_profile.then_some(of_profile));
     notes
 }
 
 /// `session.create`: answered at once; nothing runs in it before it is prompted.
-pub(super) fn create(
-    dialect: &mut Wundr,
-    request: &mut Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn create(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let Create { orchestrator_id, session_type, task, memory_profile, subscribe } = request.read()?;
     if subscribe {
-        dialect.check_room()?;
+        wundr.check_room()?;
     }
-    let agent = dialect.agent_named(&orchestrator_id);
+    let agent = wundr.agent_named(&orchestrator_id);
     let notes = notes(task.metadata.is_some(), memory_profile.is_some());
     let uuid = turn.run_id();
     let session = SessionKey::new(&agent, SessionKey::UUID_CHANNEL, uuid.as_str(), SessionKey::DEFAULT_PEER)?;
@@ -373,23 +356,13 @@ pub(super) fn create(
     if let Some(profile) = memory_profile {
         patch.display.insert(MEMORY_PROFILE.to_owned(), profile);
     }
-    Call::ask(
-        Command::Session(SessionCommand::CreateSession(CreateSession {
-            target: Target::Session(session),
-            patch,
-        })),
-        move |dialect, reply, turn| {
-            match reply? {
-                // From its beginning on, so that it is told of it as well.
-                Reply::Session(SessionReply::Settled(row)) => {
-                    let mut info = info(&row, &dialect.owner);
-                    info["notes"] = notes;
-                    answer_with(dialect, (&row, info), subscribe, Some(Seq(0)), turn)
-                }
-                _ => Err(misfit()),
-            }
-        },
-    )
+    let create = CreateSession { target: Target::Session(session), patch };
+    super::ask_on(create, move |wundr: &mut Wundr, row, turn| {
+        let mut info = info(&row, &wundr.owner);
+        info["notes"] = notes;
+        // From its beginning on, so that it is told of it as well.
+        answer_with(wundr, (&row, info), subscribe, Some(Seq(0)), turn)
+    })
 }
 
 #[derive(Deserialize)]
@@ -401,7 +374,7 @@ struct Resume {
 }
 
 /// `session.resume`: tells what was missed, and from there on.
-pub(super) fn resume(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn resume(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Resume { session_id, subscribe, last_seq } = request.read()?;
     if last_seq.is_some() && !subscribe {
         return Err(request.invalid("lastSeq: needs `subscribe`, which is what is told of the session"));
@@ -419,52 +392,25 @@ pub(super) fn activity(state: SessionState) -> Option<&'static str> {
 /// Asks for a session that the caller may see.
 pub(super) fn describe(
     session_id: String,
-    then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(
-        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&session_id) })),
-        move |dialect, reply, turn| match reply? {
-            Reply::Session(SessionReply::Session(Some(row))) => then(dialect, &row, turn),
-            Reply::Session(SessionReply::Session(None)) => Err(no_such(&session_id)),
-            _ => Err(misfit()),
-        },
-    )
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct One {
-    session_id: String,
+    then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Answered + 'static,
+) -> Answered {
+    super::ask_on(DescribeSession { target: target(&session_id) }, move |dialect, row, turn| {
+        then(dialect, &*row.ok_or_else(|| no_such(&session_id))?, turn)
+    })
 }
 
 /// `session.status`
-pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { session_id } = request.read()?;
-    describe(session_id, |dialect, row, _| Ok(Call::Answer(info(row, &dialect.owner))))
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Stop {
-    session_id: String,
-    reason: Option<String>,
+pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    describe(request.text("sessionId"), |dialect, row, _| Ok(Call::Answer(info(row, &dialect.owner))))
 }
 
 /// `session.stop`: ends what runs in it, and it takes no more prompts.
-pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let Stop { session_id, reason } = request.read()?;
-    let close = Command::Session(SessionCommand::Close(Close {
-        target: target(&session_id),
-        reason: reason.unwrap_or_default(),
-    }));
-    Call::ask(close, move |_, reply, _| {
-        let Reply::Session(SessionReply::Stopped(Stopped { runs, .. })) = reply? else {
-            return Err(misfit());
-        };
+pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    let (session_id, reason) = (request.text("sessionId"), request.text("reason"));
+    let close = Close { target: target(&session_id), reason };
+    ask(close, move |_, Stopped { runs, .. }, _| {
         let prompts: Vec<_> = runs.iter().map(|run| run.as_str()).collect();
-        Ok(Call::Answer(
-            json!({ "ok": true, "sessionId": session_id, "status": TERMINATED, "prompts": prompts }),
-        ))
+        json!({ "ok": true, "sessionId": session_id, "status": TERMINATED, "prompts": prompts })
     })
 }
 
@@ -476,7 +422,7 @@ struct List {
 }
 
 /// `session.list`
-pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let List { status, limit, offset } = request.read()?;
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let answer = move |sessions: Vec<Value>, total: u64| json!({ "sessions": sessions, "total": total, "limit": limit, "offset": offset });
@@ -495,10 +441,9 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
         with_texts: true,
         ..SessionFilter::default()
     };
-    Call::ask(Command::Session(SessionCommand::ListSessions(filter)), move |dialect, reply, _| {
-        let Reply::Session(SessionReply::SessionList(list)) = reply? else { return Err(misfit()) };
+    ask(filter, move |dialect, list, _| {
         let rows = list.rows.iter().map(|row| info(row, &dialect.owner));
-        Ok(Call::Answer(answer(rows.collect(), list.total)))
+        answer(rows.collect(), list.total)
     })
 }
 

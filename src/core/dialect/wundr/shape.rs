@@ -37,16 +37,16 @@ pub(super) enum Shape {
     Object(&'static [Field]),
     /// Any object.
     AnyObject,
-    /// Anything.
+    /// Any JSON value.
     Any,
 }
 
 /// A member of an object.
 #[derive(Debug)]
 pub(super) struct Field {
-    /// Its name.
+    /// The name of the member.
     pub(super) name: &'static str,
-    /// What it may be.
+    /// The values it may have.
     pub(super) shape: Shape,
     /// Whether it has to be there.
     pub(super) need: Need,
@@ -57,7 +57,7 @@ pub(super) struct Field {
 /// Whether a member has to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It has to.
+    /// It has to be there.
     Required,
     /// It may be absent.
     Optional,

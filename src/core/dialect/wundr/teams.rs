@@ -5,16 +5,15 @@ use serde_json::{Value, json};
 
 use super::agents::{self, Asked, Config};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Answered, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::agents::team::{
-    Coordination, Create, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, TeamCommand, TeamNews,
-    TeamReply, TeamStatus,
+    Coordination, Create, Dissolve, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, Sent, Status,
+    TeamNews, TeamStatus,
 };
-use crate::error::Error;
+use crate::dialect::json::put;
 use crate::ids::TeamId;
-use crate::request::command::Command;
-use crate::request::reply::Reply;
+use crate::request::ask::Ask;
 use crate::time::Timestamp;
 
 /// Every status of a team. (Source: Wundr's schemas; no team of ours is ever paused.)
@@ -32,7 +31,7 @@ const MEMBER: Shape = Shape::Object(&[
     optional("config", agents::CONFIG, "bounds of its own"),
 ]);
 
-/// `team.create`
+/// The parameters of `team.create`.
 pub(super) const CREATE: &[Field] = &[
     required("name", NAME, "its name"),
     optional("description", Shape::Text(1, 1024), "what it is for; its members are told"),
@@ -48,13 +47,13 @@ pub(super) const CREATE: &[Field] = &[
     required("task", agents::TASK, "what it is to do"),
 ];
 
-/// `team.status`
+/// The parameters of `team.status`.
 pub(super) const ONE: &[Field] = &[TEAM];
 
 /// `team.dissolve`, and the event `team.dissolved`
 pub(super) const DISSOLVE: &[Field] = &[TEAM, REASON];
 
-/// `team.message`
+/// The parameters of `team.message`.
 pub(super) const MESSAGE: &[Field] = &[
     TEAM,
     required("from", NAME, "the member it is from: its agentId, or its role where that is its alone"),
@@ -113,12 +112,8 @@ fn status(team: &TeamStatus, who: &Owner, now: Timestamp) -> Value {
         "startedAt": team.created.to_rfc3339(),
         "updatedAt": team.updated.to_rfc3339(),
     });
-    if let Some(description) = &team.description {
-        status["description"] = description.as_str().into();
-    }
-    if let Some(why) = &team.why {
-        status["reason"] = why.as_str().into();
-    }
+    put(&mut status, "description", team.description.as_deref());
+    put(&mut status, "reason", team.why.as_deref());
     status
 }
 
@@ -130,23 +125,15 @@ fn relayed(message: &Relayed) -> Value {
         "messageId": message.message,
         "sentAt": message.at.to_rfc3339(),
     });
-    if let Some(to) = &message.to {
-        payload["to"] = to.as_str().into();
-    }
-    if let Some(metadata) = &message.metadata {
-        payload["metadata"] = metadata.clone();
-    }
-    if let Some(answers) = &message.answers {
-        payload["inReplyTo"] = answers.as_str().into();
-    }
+    put(&mut payload, "to", message.to.as_ref().map(|to| to.as_str()));
+    put(&mut payload, "metadata", message.metadata.clone());
+    put(&mut payload, "inReplyTo", message.answers.as_deref());
     payload
 }
 
 fn dissolved(team: &TeamId, reason: Option<&str>) -> Value {
     let mut payload = json!({ "teamId": team.as_str() });
-    if let Some(reason) = reason {
-        payload["reason"] = reason.into();
-    }
+    put(&mut payload, "reason", reason);
     payload
 }
 
@@ -171,13 +158,6 @@ struct Joining {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct One {
-    team_id: String,
-    reason: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct Messaging {
     team_id: String,
     from: String,
@@ -186,22 +166,18 @@ struct Messaging {
     metadata: Option<Value>,
 }
 
-/// Asks, and answers with the team or that a message waits.
-fn ask(command: TeamCommand) -> Result<Call, Error> {
-    Call::ask(Command::Team(Box::new(command)), |dialect, reply, turn| {
-        let Reply::Team(reply) = reply? else { return Err(misfit()) };
-        Ok(Call::Answer(match *reply {
-            TeamReply::Status(team) => status(&team, &dialect.owner, turn.now()),
-            TeamReply::Sent { team, message, to } => {
-                let to: Vec<&str> = to.iter().map(|id| id.as_str()).collect();
-                json!({ "ok": true, "messageId": message, "teamId": team.as_str(), "to": to })
-            }
-        }))
-    })
+/// Asks, and answers with the team.
+fn ask(question: impl Ask<Reply = TeamStatus> + 'static) -> Answered {
+    super::ask(question, |wundr, team, turn| status(&team, &wundr.owner, turn.now()))
+}
+
+/// The team that the parameters name.
+fn named(request: &Request<'_>) -> TeamId {
+    TeamId::from(request.text("teamId"))
 }
 
 /// `team.create`
-pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Creating { name, description, agents, coordination_strategy, rounds, task } = request.read()?;
     let strategy = Coordination::from_name(&coordination_strategy, rounds)
         .map_err(|error| request.invalid(&format!("coordinationStrategy: {}", error.message)))?;
@@ -211,25 +187,28 @@ pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>)
         tokens_max: config.and_then(|config| config.max_tokens),
     });
     let members = members.collect();
-    ask(TeamCommand::Create(Create { name, description, members, strategy, task: task.into() }))
+    ask(Create { name, description, members, strategy, task: task.into() })
 }
 
 /// `team.status`
-pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { team_id, .. } = request.read()?;
-    ask(TeamCommand::Status { team: TeamId::from(team_id) })
+pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    ask(Status { team: named(request) })
 }
 
 /// `team.message`
-pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Messaging { team_id, from, to, content, metadata } = request.read()?;
-    ask(TeamCommand::Message(Message { team: TeamId::from(team_id), from, to, content, metadata }))
+    let message = Message { team: TeamId::from(team_id), from, to, content, metadata };
+    super::ask(message, |_, Sent { team, message, to }, _| {
+        let to: Vec<&str> = to.iter().map(|id| id.as_str()).collect();
+        json!({ "ok": true, "messageId": message, "teamId": team.as_str(), "to": to })
+    })
 }
 
 /// `team.dissolve`
-pub(super) fn dissolve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let One { team_id, reason } = request.read()?;
-    ask(TeamCommand::Dissolve { team: TeamId::from(team_id), reason })
+pub(super) fn dissolve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+    let reason = request.params["reason"].as_str().map(str::to_owned);
+    ask(Dissolve { team: named(request), reason })
 }
 
 impl Wundr {

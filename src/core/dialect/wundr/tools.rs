@@ -21,16 +21,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
-use super::{Call, Calling, Request, Wundr, misfit};
+use super::{Answered, Call, Request, Wundr, ask_on};
 use crate::conversation::approval::{
     ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such,
 };
 use crate::conversation::event::{Event, Logged};
 use crate::dialect::Turn;
-use crate::error::Error;
+use crate::dialect::calls::misfit;
 use crate::ids::{ApprovalId, RunId};
-use crate::request::command::Command;
-use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// The event that asks for a decision.
@@ -186,7 +184,7 @@ struct Approve {
 }
 
 /// `tool.approve`
-pub(super) fn approve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn approve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Approve { session_id, request_id, modified_input } = request.read()?;
     let verdict = Verdict::Approve { input: modified_input };
     verdict.check().map_err(|error| request.invalid(&error.message))?;
@@ -202,7 +200,7 @@ struct Deny {
 }
 
 /// `tool.deny`
-pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Deny { session_id, request_id, reason } = request.read()?;
     let verdict = Verdict::Deny { reason: reason.filter(|reason| !reason.is_empty()) };
     verdict.check().map_err(|error| request.invalid(&error.message))?;
@@ -210,34 +208,24 @@ pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
 }
 
 /// Decides about a call, if it is one of this session.
-fn decide(session_id: String, id: ApprovalId, verdict: Verdict) -> Result<Call, Error> {
-    let find = Command::Approval(ApprovalCommand::Get(id.clone()));
-    Call::ask(find, move |_, reply, _| {
-        let session = match reply? {
-            Reply::Approval(reply) => match *reply {
-                ApprovalReply::Found(pending) if pending.session.uuid() == session_id => {
-                    pending.session.clone()
-                }
-                ApprovalReply::Found(_) => return Err(no_such(&id)),
-                _ => return Err(misfit()),
-            },
-            _ => return Err(misfit()),
-        };
-        let decide = ApprovalCommand::Decide { id, session: Some(session), verdict };
-        Call::ask(Command::Approval(decide), move |_, reply, _| match reply? {
-            Reply::Approval(reply) => match *reply {
-                ApprovalReply::Decided { id, decided, .. } => {
-                    let is_approved = matches!(decided.decision, Decision::Approved { .. });
-                    Ok(Call::Answer(json!({
-                        "sessionId": session_id,
-                        "requestId": id.as_str(),
-                        "toolName": decided.tool.as_str(),
-                        "status": if is_approved { "approved" } else { "denied" },
-                    })))
-                }
-                _ => Err(misfit()),
-            },
-            _ => Err(misfit()),
+fn decide(session_id: String, id: ApprovalId, verdict: Verdict) -> Answered {
+    ask_on(ApprovalCommand::Get(id.clone()), move |_, reply, _| {
+        let ApprovalReply::Found(pending) = reply else { return Err(misfit()) };
+        if pending.session.uuid() != session_id {
+            return Err(no_such(&id));
+        }
+        let session = Some(pending.session.clone());
+        Call::ask_one_of(ApprovalCommand::Decide { id, session, verdict }, move |_, reply| match reply {
+            ApprovalReply::Decided { id, decided, .. } => {
+                let is_approved = matches!(decided.decision, Decision::Approved { .. });
+                Some(json!({
+                    "sessionId": session_id,
+                    "requestId": id.as_str(),
+                    "toolName": decided.tool.as_str(),
+                    "status": if is_approved { "approved" } else { "denied" },
+                }))
+            }
+            _ => None,
         })
     })
 }
@@ -247,12 +235,9 @@ impl Wundr {
     pub(super) fn introduce(&mut self, subscription: &str, turn: &mut Turn<'_>) {
         self.introduced.lists(subscription);
         let subscription = subscription.to_owned();
-        self.ask_aside(Command::Approval(ApprovalCommand::List), turn, move |dialect, reply, turn| {
+        self.aside(ApprovalCommand::List, turn, move |dialect, reply, turn| {
             let list = match reply {
-                Ok(Reply::Approval(reply)) => match *reply {
-                    ApprovalReply::List(list) => list,
-                    _ => Vec::new(),
-                },
+                Ok(ApprovalReply::List(list)) => list,
                 // What waits from here on is told.
                 _ => Vec::new(),
             };
@@ -261,7 +246,6 @@ impl Wundr {
                 let payload = request(&pending.session.uuid(), &pending.run, &pending.asked, now);
                 dialect.tell_one(&subscription, TOOL_REQUEST, &payload, turn);
             }
-            Ok(Call::Elsewhere)
         });
     }
 }

@@ -36,15 +36,16 @@ use self::wire::{Incoming, Raw};
 use super::json::json;
 use super::{Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
 use crate::access::Scope;
-use crate::conversation::command::{AbortLane, ReadTranscript, SessionCommand, Submit};
+use crate::conversation::command::{AbortLane, ReadTranscript, Submit};
 use crate::conversation::event::Published;
 use crate::conversation::lane;
-use crate::conversation::reply::{Accepted, SessionReply};
+use crate::conversation::reply::Accepted;
 use crate::conversation::transcript::{Said, Transcript};
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
 use crate::prompt::run_options::{PROMPT_COST, RunOptions};
 use crate::provider::ProviderKind;
+use crate::request::ask::Ask;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
 use crate::schedule::job::{self, JobCommand, JobReply, Ran};
@@ -70,7 +71,6 @@ const WRITE: u32 = 1;
 const READ: u32 = 0;
 
 /// xeno's protocol, on one connection.
-#[derive(Debug)]
 pub struct Xeno {
     /// Whether nothing has to be paid for any model there is.
     is_free: bool,
@@ -82,25 +82,50 @@ pub struct Xeno {
 }
 
 /// A request that waits for its reply.
-#[derive(Debug)]
 struct Pending {
     ticket: Ticket,
     /// Its id, as JSON, as it came.
     id: Box<str>,
-    ask: Ask,
+    /// Whether it is a query.
+    is_query: bool,
+    then: Then,
 }
 
-/// What a pending request asked.
-#[derive(Debug)]
-enum Ask {
-    Initialize,
-    Query {
-        /// How the client calls it, as JSON.
-        request: Box<str>,
-        has_files: bool,
-    },
-    Abort,
-    Job(&'static Job),
+/// What is done with the reply to a request of this id, which came under this ticket.
+type Then = Box<dyn FnOnce(&mut Xeno, (Ticket, &str), Result<Reply, Error>, &mut Turn<'_>)>;
+
+/// A request in neutral words.
+struct Call {
+    needs: Scope,
+    cost: u32,
+    command: Command,
+    then: Then,
+}
+
+impl Call {
+    /// Asks the daemon; `then` does what its reply brings about.
+    fn ask_on<C: Ask + 'static>(
+        (needs, cost): (Scope, u32),
+        question: C,
+        then: impl FnOnce(&mut Xeno, (Ticket, &str), Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
+    ) -> Self {
+        let then: Then = Box::new(|xeno, asked, reply, turn| then(xeno, asked, C::answer(reply), turn));
+        Self { needs, cost, command: question.into(), then }
+    }
+
+    /// Asks the daemon; `told` makes the result that its client is told.
+    fn ask<C: Ask + 'static>(
+        terms: (Scope, u32),
+        question: C,
+        told: impl FnOnce(Result<C::Reply, Error>) -> Result<String, Error> + 'static,
+    ) -> Self {
+        Self::ask_on(terms, question, |_, (_, id), reply, turn| {
+            turn.send(match told(reply) {
+                Ok(result) => wire::answer(id, &result),
+                Err(error) => wire::refusal(id, &error.message),
+            });
+        })
+    }
 }
 
 /// A built-in job that a client can have done.
@@ -129,6 +154,12 @@ impl Dialect for Xeno {
 
     fn deadline(&self) -> Option<Timestamp> {
         self.queries.iter().filter_map(|(_, query)| query.deadline()).min()
+    }
+}
+
+impl std::fmt::Debug for Xeno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Xeno").field("queries", &self.queries).finish_non_exhaustive()
     }
 }
 
@@ -173,26 +204,18 @@ impl Xeno {
             true => Ok(()),
             false => Err(format!("Invalid {name} params.")),
         };
-        let (needs, cost, command, ask) = match asked {
+        let call = match asked {
             Asked::Initialize => {
                 let (limit, bytes_max) = (HISTORY_MAX, HISTORY_BYTES_MAX);
-                let command = Command::Session(SessionCommand::ReadTranscript(ReadTranscript {
-                    target: target(None),
-                    limit,
-                    bytes_max,
-                    at: None,
-                }));
-                (Scope::Read, READ, command, Ask::Initialize)
+                let read = ReadTranscript { target: target(None), limit, bytes_max, at: None };
+                Call::ask((Scope::Read, READ), read, |transcript| Ok(snapshot(&*transcript?)))
             }
             Asked::Query => self.query(params, turn)?,
             Asked::Abort => {
                 checked(wire::is_nothing(params), "abort")?;
-                (
-                    Scope::Write,
-                    WRITE,
-                    Command::Session(SessionCommand::AbortLane(AbortLane { lane: lane::xeno() })),
-                    Ask::Abort,
-                )
+                // What could not be aborted is not active.
+                let told = |_| Ok(r#"{"ok":true}"#.to_owned());
+                Call::ask((Scope::Write, WRITE), AbortLane { lane: lane::xeno() }, told)
             }
             Asked::Heartbeat => {
                 checked(wire::is_nothing(params), "heartbeat")?;
@@ -206,18 +229,19 @@ impl Xeno {
         if id.len() > wire::ID_BYTES_MAX {
             return Err(format!("Invalid id: longer than {} bytes.", wire::ID_BYTES_MAX));
         }
+        let Call { needs, cost, command, then } = call;
         let ticket = turn.execute(needs, cost, Ok(command));
-        self.pending.push(Pending { ticket, id: id.into(), ask });
+        self.pending.push(Pending { ticket, id: id.into(), is_query: asked == Asked::Query, then });
         Ok(())
     }
 
-    fn query(
-        &mut self,
-        params: Option<Raw<'_>>,
-        turn: &mut Turn<'_>,
-    ) -> Result<(Scope, u32, Command, Ask), String> {
+    /// The request for a query.
+    ///
+    /// # Errors
+    /// What is wrong with it, as its client is told.
+    fn query(&mut self, params: Option<Raw<'_>>, turn: &mut Turn<'_>) -> Result<Call, String> {
         let wire::Query { request, content, channel, local_files, introduction } = wire::query(params)?;
-        let asked = self.pending.iter().filter(|pending| matches!(pending.ask, Ask::Query { .. })).count();
+        let asked = self.pending.iter().filter(|pending| pending.is_query).count();
         if asked + self.queries.len() >= IN_FLIGHT_MAX {
             return Err(format!("Too many queries in flight ({IN_FLIGHT_MAX}): wait for one to end."));
         }
@@ -225,7 +249,7 @@ impl Xeno {
             self.introduction = introduction.clone();
             turn.introduce(introduction);
         }
-        let ask = Ask::Query { request: request.into(), has_files: !local_files.is_empty() };
+        let (request, has_files) = (Box::<str>::from(request), !local_files.is_empty());
         let submit = Submit {
             target: target(channel),
             run: turn.run_id(),
@@ -238,37 +262,29 @@ impl Xeno {
             run_options: RunOptions { lane: Some(lane::xeno()), ..RunOptions::default() },
             follow: true,
         };
-        Ok((Scope::Write, PROMPT, Command::Session(SessionCommand::Submit(submit)), ask))
+        Ok(Call::ask_on((Scope::Write, PROMPT), submit, move |xeno: &mut Self, (ticket, id), reply, turn| {
+            let mut query = Query::new(request, turn.now());
+            match reply {
+                Ok(Accepted { ahead, .. }) => {
+                    turn.send(accepted(id));
+                    if ahead > 0 {
+                        turn.send(query.busy(ahead));
+                    }
+                    xeno.queries.push((ticket, query));
+                }
+                Err(error) if has_files && is_about_files(&error) => {
+                    turn.send(accepted(id));
+                    query.give_up(&error.message, |line| turn.send(line));
+                }
+                Err(error) => turn.send(wire::refusal(id, &error.message)),
+            }
+        }))
     }
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
         let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
-        let Pending { id, ask, .. } = self.pending.remove(at);
-        match (ask, reply) {
-            (
-                Ask::Query { request, .. },
-                Ok(Reply::Session(SessionReply::Accepted(Accepted { ahead, .. }))),
-            ) => {
-                turn.send(accepted(&id));
-                let query = Query::new(request, turn.now());
-                if ahead > 0 {
-                    turn.send(query.busy(ahead));
-                }
-                self.queries.push((ticket, query));
-            }
-            (Ask::Query { request, has_files: true }, Err(error)) if is_about_files(&error) => {
-                turn.send(accepted(&id));
-                Query::new(request, turn.now()).give_up(&error.message, |line| turn.send(line));
-            }
-            (Ask::Initialize, Ok(Reply::Session(SessionReply::Transcript(transcript)))) => {
-                turn.send(wire::answer(&id, &snapshot(&transcript)));
-            }
-            // What could not be aborted is not active.
-            (Ask::Abort, _) => turn.send(wire::answer(&id, r#"{"ok":true}"#)),
-            (Ask::Job(job), reply) => turn.send(wire::answer(&id, &job.outcome(reply))),
-            (_, Err(error)) => turn.send(wire::refusal(&id, &error.message)),
-            (_, Ok(_)) => turn.send(wire::refusal(&id, "Internal error.")),
-        }
+        let Pending { id, then, .. } = self.pending.remove(at);
+        then(self, (ticket, &id), reply, turn);
     }
 
     fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
@@ -341,9 +357,10 @@ impl Job {
 }
 
 /// The request to have a built-in job done.
-fn run(job: &'static Job) -> (Scope, u32, Command, Ask) {
-    let command = JobCommand::Run { job: job.name.to_owned() };
-    (Scope::Write, PROMPT, Command::Job(Box::new(command)), Ask::Job(job))
+fn run(job: &'static Job) -> Call {
+    let then: Then = Box::new(|_, (_, id), reply, turn| turn.send(wire::answer(id, &job.outcome(reply))));
+    let command = JobCommand::Run { job: job.name.to_owned() }.into();
+    Call { needs: Scope::Write, cost: PROMPT, command, then }
 }
 
 /// The session of this `channelId`.

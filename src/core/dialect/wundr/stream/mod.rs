@@ -32,21 +32,23 @@
 //! not: the `index` of a chunk, which counts what one subscriber was told of a prompt, and what a tool
 //! answered, which says the name of the tool and how long it took, as far as the call was seen.
 
-use std::collections::{HashMap, HashSet};
+mod calls;
+
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use self::calls::Calls;
 use super::SLOT;
-use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, PAUSED, RUNNING, TERMINATED};
+use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, RUNNING, TERMINATED};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
-use super::tools::{self, TOOL_REQUEST};
+use super::tools::TOOL_REQUEST;
 use super::wire::{self, Failure};
-use crate::conversation::approval::Decision;
-use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
+use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall};
 use crate::conversation::reply::UnderWay;
 use crate::conversation::transcript::STEP_JOINT;
-use crate::dialect::json::json as to_json;
+use crate::dialect::json::{json as to_json, put};
 use crate::ids::{ApprovalId, CallId, RunId, Seq};
 use crate::prompt::settings::Settings;
 use crate::time::Timestamp;
@@ -76,24 +78,18 @@ const SESSION_STOPPED: &str = "session.stopped";
 const TOOL_STATUS: &str = "tool.status";
 const TOOL_RESULT: &str = "tool.result";
 
-/// Calls under way that one road remembers.
-const OPEN_MAX: usize = 4096;
-
 /// How much text is held for prompts that are told in one piece, in bytes, on one road.
 const WHOLE_BYTES_MAX: usize = 256 * 1024;
 
 /// The largest piece that the text so far is told in, in bytes.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// What a tool is called whose call was not seen.
-const UNKNOWN_TOOL: &str = "unknown";
-
 const SESSION_SEQ: Field =
     required("sessionSeq", COUNT, "its number in the session's log, for session.resume");
 const SESSION: Field = required("sessionId", NAME, "the session");
 const PROMPT: Field = required("promptId", NAME, "the prompt");
 
-/// `stream.start`
+/// The payload of `stream.start`.
 pub(super) const START: &[Field] = &[
     SESSION,
     PROMPT,
@@ -117,7 +113,7 @@ pub(super) const START: &[Field] = &[
     ),
 ];
 
-/// `stream.chunk`
+/// The payload of `stream.chunk`.
 pub(super) const CHUNK: &[Field] = &[
     SESSION,
     PROMPT,
@@ -135,7 +131,7 @@ pub(super) const CHUNK: &[Field] = &[
     SESSION_SEQ,
 ];
 
-/// `stream.end`
+/// The payload of `stream.end`.
 pub(super) const END: &[Field] = &[
     SESSION,
     PROMPT,
@@ -155,11 +151,11 @@ pub(super) const END: &[Field] = &[
     SESSION_SEQ,
 ];
 
-/// `stream.error`
+/// The payload of `stream.error`.
 pub(super) const ERROR: &[Field] =
     &[SESSION, PROMPT, required("error", wire::ERROR, "why it failed"), SESSION_SEQ];
 
-/// `tool.status`
+/// The payload of `tool.status`.
 pub(super) const STATUS_OF_TOOL: &[Field] = &[
     SESSION,
     PROMPT,
@@ -175,7 +171,7 @@ pub(super) const STATUS_OF_TOOL: &[Field] = &[
     SESSION_SEQ,
 ];
 
-/// `tool.result`
+/// The payload of `tool.result`.
 pub(super) const RESULT_OF_TOOL: &[Field] = &[
     SESSION,
     PROMPT,
@@ -189,7 +185,7 @@ pub(super) const RESULT_OF_TOOL: &[Field] = &[
     SESSION_SEQ,
 ];
 
-/// `session.created`
+/// The payload of `session.created`.
 pub(super) const CREATED: &[Field] = &[
     required("id", NAME, "the session"),
     SESSION,
@@ -201,7 +197,7 @@ pub(super) const CREATED: &[Field] = &[
     SESSION_SEQ,
 ];
 
-/// `session.status`
+/// The payload of `session.status`.
 pub(super) const STATUS: &[Field] = &[
     required("id", NAME, "the session"),
     SESSION,
@@ -210,7 +206,7 @@ pub(super) const STATUS: &[Field] = &[
     SESSION_SEQ,
 ];
 
-/// `session.stopped`
+/// The payload of `session.stopped`.
 pub(super) const STOPPED: &[Field] =
     &[required("id", NAME, "the session"), SESSION, optional("reason", SAID, "why"), SESSION_SEQ];
 
@@ -230,12 +226,12 @@ impl<'a> Shared<'a> {
         Self { text: std::str::from_utf8(bytes).unwrap_or_default() }
     }
 
-    /// The session.
+    /// The UUID of the session.
     pub(super) fn session_id(&self) -> &'a str {
         self.text.lines().next().unwrap_or_default()
     }
 
-    /// Names and payloads.
+    /// The name and the payload of each event, in order.
     pub(super) fn words(&self) -> impl Iterator<Item = (&'static str, &'a str)> + use<'a> {
         self.text.lines().skip(1).filter_map(|line| {
             let name = SESSION_EVENTS.get(usize::from(line.bytes().next()?.wrapping_sub(b'a')))?;
@@ -388,9 +384,7 @@ fn created(session: &str, event: &Published, settings: Option<&Settings>, seq: S
 
 fn stopped(session: &str, reason: &str, seq: Seq) -> Value {
     let mut payload = json!({ "id": session, "sessionId": session, "sessionSeq": seq.0 });
-    if !reason.is_empty() {
-        payload["reason"] = reason.into();
-    }
+    put(&mut payload, "reason", Some(reason).filter(|reason| !reason.is_empty()));
     payload
 }
 
@@ -411,17 +405,6 @@ struct Held {
     text: String,
     /// Where the step under way begins in it.
     step_at: usize,
-}
-
-/// Calls of tools that are under way.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    /// The tool, and when it was called if that was seen.
-    open: HashMap<(RunId, CallId), (String, Option<Timestamp>)>,
-    /// Those whose result was told already.
-    settled: HashSet<(RunId, CallId)>,
-    /// Those that wait for approval.
-    waiting: HashSet<(RunId, CallId)>,
 }
 
 impl Told {
@@ -531,123 +514,6 @@ impl Told {
         };
         let open = payload.strip_suffix('}').unwrap_or(payload);
         format!(r#"{open},"index":{index}}}"#)
-    }
-}
-
-impl Calls {
-    /// The words for what happens to a call.
-    fn tell(&mut self, session: &str, run: &RunId, published: &Published) -> Words {
-        let Logged { seq, at, event, .. } = &published.logged;
-        let key = |call: &CallId| (run.clone(), call.clone());
-        match event {
-            Event::ToolCalled(call) => {
-                self.begins(key(&call.id), call.name.to_string(), Some(*at));
-                let status = |status| status_of(session, run, &call.id, call.name.as_str(), status, *seq);
-                let asked = asked_for(session, run, call, *seq);
-                vec![
-                    (STREAM_CHUNK, asked),
-                    (TOOL_STATUS, status("started")),
-                    (TOOL_STATUS, status("running")),
-                ]
-            }
-            Event::ApprovalAsked(asked) => {
-                let request = tools::requested(session, run, asked, seq.0);
-                let mut words =
-                    vec![(STREAM_CHUNK, asked_for(session, run, &asked.call, *seq)), (TOOL_REQUEST, request)];
-                if !self.waits(run) {
-                    words.push(session_status(session, PAUSED, (Some(BUSY), None), *seq));
-                }
-                self.waiting.insert(key(&asked.call.id));
-                words
-            }
-            Event::ApprovalDecided(decided) => {
-                let name = decided.tool.as_str();
-                let status = |status| status_of(session, run, &decided.call, name, status, *seq);
-                let mut words = match tools::refusal(decided) {
-                    None => {
-                        self.begins(key(&decided.call), name.to_owned(), Some(*at));
-                        vec![(TOOL_STATUS, status("started")), (TOOL_STATUS, status("running"))]
-                    }
-                    Some((outcome, why)) => {
-                        let mut told = status(outcome);
-                        told["error"] = why.into();
-                        vec![(TOOL_STATUS, status("failed")), (TOOL_RESULT, told)]
-                    }
-                };
-                self.waiting.remove(&key(&decided.call));
-                match decided.decision {
-                    // Its end follows.
-                    Decision::Withdrawn => return words,
-                    // What the model is told instead of a result is no second one.
-                    Decision::Denied { .. } | Decision::TimedOut => {
-                        self.settled.insert(key(&decided.call));
-                    }
-                    Decision::Approved { .. } => {}
-                }
-                if !self.waits(run) {
-                    words.push(session_status(session, RUNNING, (Some(BUSY), None), *seq));
-                }
-                words
-            }
-            Event::ToolReturned(result) => {
-                let open = self.open.remove(&key(&result.call));
-                if self.settled.remove(&key(&result.call)) {
-                    return Words::new();
-                }
-                let (name, called) = match open {
-                    Some(known) => known,
-                    None => (UNKNOWN_TOOL.to_owned(), None),
-                };
-                let took = called.map(|called| at.millis_since(called));
-                let status = if result.is_error { "failed" } else { "completed" };
-                let mut words = Words::new();
-                if result.is_error {
-                    let content = &result.content;
-                    words.push((STREAM_CHUNK, chunk(session, run, "error", content, *seq)));
-                }
-                words.push((TOOL_STATUS, status_of(session, run, &result.call, &name, status, *seq)));
-                let mut told = status_of(session, run, &result.call, &name, status, *seq);
-                answered(&mut told, result, published.is_clipped(), took);
-                words.push((TOOL_RESULT, told));
-                words
-            }
-            _ => Words::new(),
-        }
-    }
-
-    /// A call is under way. Who is told of calls and of no ends does not hear what becomes of those that
-    /// an end cut off: the oldest is forgotten.
-    fn begins(&mut self, call: (RunId, CallId), name: String, at: Option<Timestamp>) {
-        if self.open.len() >= OPEN_MAX
-            && let Some(oldest) =
-                self.open.iter().min_by_key(|(_, (_, at))| *at).map(|(call, _)| call.clone())
-        {
-            self.open.remove(&oldest);
-        }
-        self.open.insert(call, (name, at));
-    }
-
-    /// Whether a call of this run waits for approval.
-    fn waits(&self, run: &RunId) -> bool {
-        self.waiting.iter().any(|(of, _)| of == run)
-    }
-
-    /// Nothing more comes of this run.
-    fn forget(&mut self, run: &RunId) {
-        self.open.retain(|(of, _), _| of != run);
-        self.settled.retain(|(of, _)| of != run);
-        self.waiting.retain(|(of, _)| of != run);
-    }
-}
-
-fn answered(told: &mut Value, result: &ToolResult, is_clipped: bool, took: Option<u64>) {
-    let member = if result.is_error { "error" } else { "result" };
-    told[member] = result.content.as_str().into();
-    if is_clipped {
-        told["truncated"] = true.into();
-    }
-    if let Some(took) = took {
-        told["durationMs"] = took.into();
     }
 }
 

@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
+use crate::dialect::json::put;
 use crate::ids::SessionKey;
 
 /// The path of the protocol's WebSocket.
@@ -16,9 +17,9 @@ pub const PATH: &str = "/ws";
 /// What a client is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// It is let in.
+    /// The client is let in.
     Hello,
-    /// It is about to be closed.
+    /// The connection is about to be closed.
     Closing {
         /// Why, in a word such as `auth_failed`.
         error: String,
@@ -41,7 +42,7 @@ pub enum Told {
         /// What happened.
         event: StreamEvent,
     },
-    /// Nothing this client knows.
+    /// Something of a newer daemon: to be passed over.
     Unknown,
 }
 
@@ -61,9 +62,9 @@ pub struct Place {
 pub enum StreamEvent {
     /// The prompt is durable. Nothing follows under its id where it was sent not to be followed.
     Accepted {
-        /// Its run.
+        /// The id of its run.
         run: String,
-        /// Its number in the session.
+        /// Its number in the session's log.
         seq: u64,
     },
     /// In an attached session: a prompt, which waits until the runs before it are over.
@@ -83,9 +84,9 @@ pub enum StreamEvent {
     ToolUse {
         /// The id of the call, unique in its run.
         call: String,
-        /// Which.
+        /// The tool's name.
         name: String,
-        /// With what.
+        /// What it is called with.
         input: Value,
         /// What it has to be approved by before it is called; none where it needs no approval.
         approval: Option<String>,
@@ -105,16 +106,16 @@ pub enum StreamEvent {
     ToolResult {
         /// The id of the call.
         call: String,
-        /// What.
+        /// What it answered.
         content: String,
         /// Whether it failed.
         is_error: bool,
     },
     /// The tokens of the whole run.
     Usage {
-        /// Read.
+        /// Tokens that the model read.
         input_tokens: u64,
-        /// Written.
+        /// Tokens that it wrote.
         output_tokens: u64,
     },
     /// The daemon was restarted within a step: its text so far is void and comes anew.
@@ -129,7 +130,7 @@ pub enum StreamEvent {
     Clear,
     /// The session is gone; nothing follows.
     Deleted,
-    /// Nothing this client knows.
+    /// Something of a newer daemon: to be passed over.
     Unknown,
 }
 
@@ -159,7 +160,7 @@ pub struct Prompt<'a> {
     pub session: &'a SessionKey,
     /// What it says.
     pub content: &'a str,
-    /// Sent again with the same one it is the same run.
+    /// Its idempotency key: sent again with the same one it is the same run.
     pub key: &'a str,
     /// The model that answers this prompt, `PROVIDER/MODEL`; none = the one of the session.
     pub model: Option<&'a str>,
@@ -185,24 +186,18 @@ impl Prompt<'_> {
     /// The request.
     pub fn frame(&self, id: &str) -> String {
         let mut params = place(self.session);
-        params.insert("content".into(), self.content.into());
-        params.insert("idempotency_key".into(), self.key.into());
-        if let Some(model) = self.model {
-            params.insert("model".into(), model.into());
-        }
+        params["content"] = self.content.into();
+        params["idempotency_key"] = self.key.into();
+        put(&mut params, "model", self.model);
         if !self.attachments.is_empty() {
             let file = |file: &File<'_>| {
                 let mut said = json!({ "name": file.name, "data": BASE64_STANDARD.encode(file.data) });
-                if let Some(media_type) = file.media_type {
-                    said["media_type"] = media_type.into();
-                }
+                put(&mut said, "media_type", file.media_type);
                 said
             };
-            params.insert("attachments".into(), self.attachments.iter().map(file).collect());
+            params["attachments"] = self.attachments.iter().map(file).collect();
         }
-        if !self.follow {
-            params.insert("follow".into(), false.into());
-        }
+        put(&mut params, "follow", (!self.follow).then_some(false));
         request(id, "chat.send", params)
     }
 }
@@ -222,16 +217,16 @@ pub enum Since {
 pub fn attach(id: &str, session: &SessionKey, since: Since, thoughts: bool) -> String {
     let mut params = place(session);
     match since {
-        Since::Turns(turns) => params.insert("turns".into(), turns.into()),
-        Since::Seq(seq) => params.insert("after_seq".into(), seq.into()),
-    };
-    params.insert("thoughts".into(), thoughts.into());
+        Since::Turns(turns) => params["turns"] = turns.into(),
+        Since::Seq(seq) => params["after_seq"] = seq.into(),
+    }
+    params["thoughts"] = thoughts.into();
     request(id, "session.attach", params)
 }
 
 /// Has it told no longer; `attach` is the id of its `session.attach`.
 pub fn detach(id: &str, attach: &str) -> String {
-    json!({ "id": id, "method": "session.detach", "params": { "id": attach } }).to_string()
+    request(id, "session.detach", json!({ "id": attach }))
 }
 
 /// The answer to `session.attach`.
@@ -259,40 +254,34 @@ pub fn attached(result: &Value) -> Option<Attached> {
 
 /// Ends the run of the prompt with the id `prompt`.
 pub fn abort(id: &str, prompt: &str) -> String {
-    json!({ "id": id, "method": "chat.abort", "params": { "id": prompt } }).to_string()
+    request(id, "chat.abort", json!({ "id": prompt }))
 }
 
 /// Ends a run of a session, whoever began it; none = the one under way.
 pub fn abort_run(id: &str, session: &SessionKey, run: Option<&str>) -> String {
     let mut params = place(session);
-    if let Some(run) = run {
-        params.insert("run".into(), run.into());
-    }
+    put(&mut params, "run", run);
     request(id, "chat.abort", params)
 }
 
 /// Has a call made that waits, with another input where one is given (an object).
 pub fn approve(id: &str, approval: &str, input: Option<&Value>) -> String {
-    let mut params = Map::from_iter([("id".to_owned(), Value::from(approval))]);
-    if let Some(input) = input {
-        params.insert("input".into(), input.clone());
-    }
+    let mut params = json!({ "id": approval });
+    put(&mut params, "input", input.cloned());
     request(id, "approval.approve", params)
 }
 
 /// Has it not made; the model is told the reason.
 pub fn deny(id: &str, approval: &str, reason: Option<&str>) -> String {
-    let mut params = Map::from_iter([("id".to_owned(), Value::from(approval))]);
-    if let Some(reason) = reason {
-        params.insert("reason".into(), reason.into());
-    }
+    let mut params = json!({ "id": approval });
+    put(&mut params, "reason", reason);
     request(id, "approval.deny", params)
 }
 
 /// Asks which calls wait that this client may decide about: of one session, or of all. The answer is
 /// read by [`waiting`].
 pub fn approvals(id: &str, session: Option<&SessionKey>) -> String {
-    request(id, "approval.list", session.map(place).unwrap_or_default())
+    request(id, "approval.list", session.map_or_else(|| json!({}), place))
 }
 
 /// A call that waits.
@@ -326,7 +315,7 @@ pub fn waiting(result: &Value) -> Vec<Waiting> {
 
 /// Asks which agents there are. The answer is read by [`agents_of`].
 pub fn agents(id: &str) -> String {
-    request(id, "agent.list", Map::new())
+    request(id, "agent.list", json!({}))
 }
 
 /// An agent.
@@ -353,7 +342,7 @@ pub fn agents_of(result: &Value) -> Vec<Agent> {
 
 /// Asks which models the agents name. The answer is read by [`models_of`].
 pub fn models(id: &str) -> String {
-    request(id, "model.list", Map::new())
+    request(id, "model.list", json!({}))
 }
 
 /// A model.
@@ -377,7 +366,7 @@ pub fn models_of(result: &Value) -> Vec<Model> {
 
 /// Asks for the sessions of this client.
 pub fn sessions(id: &str) -> String {
-    request(id, "session.list", Map::new())
+    request(id, "session.list", json!({}))
 }
 
 /// Has what was said in a session forgotten.
@@ -390,20 +379,19 @@ pub fn budget(id: &str, session: &SessionKey) -> String {
     request(id, "budget.status", place(session))
 }
 
-fn request(id: &str, method: &str, params: Map<String, Value>) -> String {
+fn request(id: &str, method: &str, params: Value) -> String {
     json!({ "id": id, "method": method, "params": params }).to_string()
 }
 
 /// The fields that name a session. The protocol wants channel and account of every client; the session
 /// says the same and more.
-fn place(session: &SessionKey) -> Map<String, Value> {
-    let named = [
-        ("channel", session.channel()),
-        ("account", session.account()),
-        ("peer", session.peer()),
-        ("session", session.as_str().into()),
-    ];
-    named.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned().into())).collect()
+fn place(session: &SessionKey) -> Value {
+    json!({
+        "channel": session.channel(),
+        "account": session.account(),
+        "peer": session.peer(),
+        "session": session.as_str(),
+    })
 }
 
 fn text(value: &Value, name: &str) -> Option<String> {
@@ -509,200 +497,4 @@ fn stream_event(event: &str, data: Value) -> StreamEvent {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn frames_are_understood() {
-        let event = |event| Told::Event { id: "1".into(), place: None, event };
-        let numbered = |seq, run: Option<&str>, is_clipped, event| {
-            let place = Some(Place { seq, run: run.map(str::to_owned), is_clipped });
-            Told::Event { id: "s".into(), place, event }
-        };
-        for (frame, told) in [
-            (r#"{"ok":true,"version":"0.1.0"}"#, Told::Hello),
-            (
-                r#"{"error":"auth_failed","code":4001}"#,
-                Told::Closing { error: AUTH_FAILED.into(), code: 4001 },
-            ),
-            (r#"{"id":"1","result":"pong"}"#, Told::Answer { id: "1".into(), outcome: Ok(json!("pong")) }),
-            (r#"{"id":1,"result":{},"error":null}"#, Told::Answer { id: "1".into(), outcome: Ok(json!({})) }),
-            (r#"{"id":"1","error":"no"}"#, Told::Answer { id: "1".into(), outcome: Err("no".into()) }),
-            (r#"{"id":"1","event":"text","data":"hi"}"#, event(StreamEvent::Text("hi".into()))),
-            (
-                r#"{"id":"1","event":"tool_use","data":{"id":"c","name":"echo","input":{"text":"hi"}}}"#,
-                event(StreamEvent::ToolUse {
-                    call: "c".into(),
-                    name: "echo".into(),
-                    input: json!({"text": "hi"}),
-                    approval: None,
-                }),
-            ),
-            (
-                r#"{"id":"1","event":"tool_use","data":{"id":"c","name":"rm","input":{},"approval":{"id":"7f"}}}"#,
-                event(StreamEvent::ToolUse {
-                    call: "c".into(),
-                    name: "rm".into(),
-                    input: json!({}),
-                    approval: Some("7f".into()),
-                }),
-            ),
-            (
-                r#"{"id":"1","event":"tool_result","data":{"tool_use_id":"c","content":"hi"}}"#,
-                event(StreamEvent::ToolResult { call: "c".into(), content: "hi".into(), is_error: false }),
-            ),
-            (
-                r#"{"id":"1","event":"usage","data":{"input_tokens":1,"output_tokens":2}}"#,
-                event(StreamEvent::Usage { input_tokens: 1, output_tokens: 2 }),
-            ),
-            (r#"{"id":"1","event":"error","data":"aborted"}"#, event(StreamEvent::Error(ABORTED.into()))),
-            (r#"{"id":"1","event":"restart"}"#, event(StreamEvent::Restart)),
-            (r#"{"id":"1","event":"done"}"#, event(StreamEvent::Done)),
-            (r#"{"id":"1","event":"new","data":[]}"#, event(StreamEvent::Unknown)),
-            (
-                r#"{"id":"1","event":"accepted","data":{"run":"r","seq":7}}"#,
-                event(StreamEvent::Accepted { run: "r".into(), seq: 7 }),
-            ),
-            (
-                r#"{"id":"s","event":"prompt","data":"hi","by":"ada","attachments":[{"name":"a.png"},{"media_type":"image/png"}],"seq":3,"run":"r","clipped":true}"#,
-                numbered(
-                    3,
-                    Some("r"),
-                    true,
-                    StreamEvent::Prompt {
-                        content: "hi".into(),
-                        by: Some("ada".into()),
-                        attachments: vec!["a.png".into(), "image/png".into()],
-                    },
-                ),
-            ),
-            (
-                r#"{"id":"s","event":"thought","data":"hm","seq":4,"first_seq":3,"run":"r"}"#,
-                numbered(4, Some("r"), false, StreamEvent::Thought("hm".into())),
-            ),
-            (
-                r#"{"id":"s","event":"approval","data":{"id":"a","name":"rm","decision":"denied","by":"ada"},"seq":5,"run":"r"}"#,
-                numbered(
-                    5,
-                    Some("r"),
-                    false,
-                    StreamEvent::Approval {
-                        id: "a".into(),
-                        name: "rm".into(),
-                        decision: "denied".into(),
-                        by: Some("ada".into()),
-                    },
-                ),
-            ),
-            (
-                r#"{"id":"s","event":"message","data":"hi","seq":6,"run":"m"}"#,
-                numbered(6, Some("m"), false, StreamEvent::Message("hi".into())),
-            ),
-            (r#"{"id":"s","event":"clear","seq":7}"#, numbered(7, None, false, StreamEvent::Clear)),
-            (r#"{"id":"s","event":"deleted","seq":8}"#, numbered(8, None, false, StreamEvent::Deleted)),
-            ("[]", Told::Unknown),
-            ("{", Told::Unknown),
-        ] {
-            assert_eq!(read(frame), told, "{frame}");
-        }
-    }
-
-    #[test]
-    fn a_prompt_names_its_session() {
-        let session = SessionKey::new("main", "cli", "a:b", "main").unwrap();
-        let frame: Value = serde_json::from_str(&send("1", &session, "hi", "k")).unwrap();
-        assert_eq!(frame["params"]["session"], "main:cli:a%3Ab:main");
-        assert_eq!(frame["params"]["account"], "a:b");
-    }
-
-    #[test]
-    fn what_is_not_asked_for_is_not_said() {
-        let session = SessionKey::new("main", "cli", "ada", "work").unwrap();
-        let params = |frame: String| {
-            let mut frame: Value = serde_json::from_str(&frame).unwrap();
-            let mut params = frame["params"].take();
-            for name in ["channel", "account", "peer", "session"] {
-                params.as_object_mut().unwrap().remove(name);
-            }
-            (frame["method"].as_str().unwrap().to_owned(), params)
-        };
-        let file = File { name: "a.txt", media_type: Some("text/plain"), data: b"hi" };
-        let (attachments, model) = (&[file, File { media_type: None, ..file }][..], Some("p/m"));
-        let whole = Prompt { session: &session, content: "x", key: "k", model, attachments, follow: false };
-        for (frame, method, said) in [
-            (send("1", &session, "x", "k"), "chat.send", json!({ "content": "x", "idempotency_key": "k" })),
-            (
-                whole.frame("1"),
-                "chat.send",
-                json!({
-                    "content": "x", "idempotency_key": "k", "model": "p/m", "follow": false,
-                    "attachments": [
-                        { "name": "a.txt", "media_type": "text/plain", "data": "aGk=" },
-                        { "name": "a.txt", "data": "aGk=" },
-                    ],
-                }),
-            ),
-            (
-                attach("1", &session, Since::Turns(5), true),
-                "session.attach",
-                json!({ "turns": 5, "thoughts": true }),
-            ),
-            (
-                attach("1", &session, Since::Seq(7), false),
-                "session.attach",
-                json!({ "after_seq": 7, "thoughts": false }),
-            ),
-            (detach("1", "s"), "session.detach", json!({ "id": "s" })),
-            (abort_run("1", &session, None), "chat.abort", json!({})),
-            (abort_run("1", &session, Some("r")), "chat.abort", json!({ "run": "r" })),
-            (approve("1", "a", None), "approval.approve", json!({ "id": "a" })),
-            (
-                approve("1", "a", Some(&json!({ "n": 1 }))),
-                "approval.approve",
-                json!({ "id": "a", "input": { "n": 1 } }),
-            ),
-            (deny("1", "a", Some("no")), "approval.deny", json!({ "id": "a", "reason": "no" })),
-            (approvals("1", None), "approval.list", json!({})),
-            (approvals("1", Some(&session)), "approval.list", json!({})),
-            (agents("1"), "agent.list", json!({})),
-            (models("1"), "model.list", json!({})),
-            (sessions("1"), "session.list", json!({})),
-            (clear("1", &session), "session.clear", json!({})),
-            (budget("1", &session), "budget.status", json!({})),
-        ] {
-            assert_eq!(params(frame), (method.to_owned(), said));
-        }
-    }
-
-    #[test]
-    fn answers_are_understood() {
-        let full = json!({ "session": "main:cli:ada:work", "seq": 9, "agent": "main", "model": "p/m" });
-        let read = attached(&full).unwrap();
-        assert_eq!((read.session.as_str(), read.seq), ("main:cli:ada:work", 9));
-        assert_eq!((read.agent.as_deref(), read.model.as_deref()), (Some("main"), Some("p/m")));
-        assert_eq!(attached(&json!({ "session": "x" })), None);
-        let calls = waiting(&json!([
-            { "id": "a", "session": "s", "name": "rm", "input": { "n": 1 }, "deadline": 5 },
-            { "name": "of no use without an id" },
-        ]));
-        assert_eq!((calls.len(), &*calls[0].name, calls[0].deadline), (1, "rm", 5));
-        let agents = agents_of(&json!([{ "name": "main", "provider": "p", "model": "m", "default": true }]));
-        assert_eq!(agents, [Agent { name: "main".into(), model: "p/m".into(), is_default: true }]);
-        let models = models_of(&json!([{ "model": "p/m", "available": false }, { "model": "p/n" }, 7]));
-        assert_eq!(models.iter().map(|model| model.is_available).collect::<Vec<_>>(), [false, true]);
-        assert!(models_of(&json!({})).is_empty());
-    }
-
-    proptest! {
-        #[test]
-        fn no_frame_panics(frame in any::<String>()) {
-            read(&frame);
-        }
-
-        #[test]
-        fn no_event_panics(event in "[a-z_]{0,12}", data in "[0-9\\[\\]{}\":a-z]{0,24}") {
-            read(&format!(r#"{{"id":"1","event":"{event}","data":{data}}}"#));
-        }
-    }
-}
+mod tests;
