@@ -81,15 +81,8 @@ struct Attached {
     is_shared: bool,
 }
 
-/// Makes the answer once a subscription stands.
-type Standing = Box<dyn FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Answered>;
-
-/// A subscription that stands.
-#[derive(Debug)]
-pub(super) struct Stood {
-    /// Its id, as the client knows it.
-    pub(super) id: String,
-}
+/// Makes the answer once a subscription stands, of its id.
+type Standing = Box<dyn FnOnce(String) -> Value>;
 
 impl Following {
     pub(super) fn new(subscriptions_max: usize) -> Self {
@@ -144,6 +137,11 @@ impl Following {
     }
 }
 
+/// Whether events of sessions are among what is asked for.
+fn concerns_sessions(interest: &Interest) -> bool {
+    SESSION_EVENTS.iter().any(|name| interest.names(name))
+}
+
 impl Wundr {
     /// Whether there is room for one more subscription.
     ///
@@ -153,42 +151,32 @@ impl Wundr {
         let following = &self.following;
         following.subscriptions.check_room(following.opening + following.opening_own.len())
     }
-}
 
-/// Whether events of sessions are among what is asked for.
-fn concerns_sessions(interest: &Interest) -> bool {
-    SESSION_EVENTS.iter().any(|name| interest.names(name))
-}
-
-impl Wundr {
-    /// Enters a subscription, from now on; `then` makes the answer once it stands. Its events come after
+    /// Enters a subscription, from now on; `told` makes the answer of its id once it stands. Its events come after
     /// that.
     pub(super) fn open(
         &mut self,
         interest: Interest,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Answered + 'static,
+        told: impl FnOnce(String) -> Value + 'static,
     ) -> Answered {
         self.check_room()?;
         let reads = self.scopes.allows(Scope::Read);
         // Who may not read is told what is not about one session alone.
         if !(reads || self.decides_for_others()) || !concerns_sessions(&interest) {
-            let stood = self.stand(interest, Source::Nowhere, turn);
-            return then(self, stood, turn);
+            return Ok(Call::Answer(told(self.stand(interest, Source::Nowhere, turn))));
         }
         let session_id = interest.session_id().filter(|_| reads).map(str::to_owned);
-        let Some(session_id) = session_id else { return self.open_watch(interest, Box::new(then), turn) };
+        let Some(session_id) = session_id else { return self.open_watch(interest, Box::new(told), turn) };
         if let Some(ticket) = self.following.shared_with(&session_id) {
-            let stood = self.stand(interest, Source::Attached(ticket), turn);
-            return then(self, stood, turn);
+            return Ok(Call::Answer(told(self.stand(interest, Source::Attached(ticket), turn))));
         }
         self.following.opening += 1;
         let attach = Attach { target: Target::Uuid(session_id), after: None };
         super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opening -= 1;
             let (source, _) = dialect.source(reply?, true);
-            let stood = dialect.stand(interest, source, turn);
-            then(dialect, stood, turn)
+            Ok(Call::Answer(told(dialect.stand(interest, source, turn))))
         })
     }
 
@@ -200,50 +188,46 @@ impl Wundr {
         (session_id, interest): (String, Interest),
         after: Option<Seq>,
         turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Answered + 'static,
+        told: impl FnOnce(String) -> Value + 'static,
     ) -> Answered {
         match self.following.own.get(&session_id) {
-            Some(id) if after.is_none() => {
-                let stood = Stood { id: id.clone() };
-                return then(self, stood, turn);
-            }
+            Some(id) if after.is_none() => return Ok(Call::Answer(told(id.clone()))),
             Some(_) => {}
             // However many ask for it, it will be one.
             None if self.following.opening_own.contains_key(&session_id) => {}
             None => self.check_room()?,
         }
         if !self.scopes.allows(Scope::Read) {
-            let stood = self.stand(interest, Source::Nowhere, turn);
-            return then(self, stood, turn);
+            return Ok(Call::Answer(told(self.stand(interest, Source::Nowhere, turn))));
         }
         let attach = Attach { target: Target::Uuid(session_id.clone()), after };
         *self.following.opening_own.entry(session_id.clone()).or_default() += 1;
         super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opened_own(&session_id);
             let (source, under_way) = dialect.source(reply?, after.is_none());
-            let stood = match dialect.following.own.get(&session_id).cloned() {
+            let id = match dialect.following.own.get(&session_id).cloned() {
                 // Another request was answered first.
                 Some(id) if after.is_none() => {
                     dialect.leave(source, turn);
-                    Stood { id }
+                    id
                 }
                 Some(id) => {
                     dialect.arrive(source);
                     if let Some(before) = dialect.following.subscriptions.move_to(&id, source) {
                         dialect.leave(before, turn);
                     }
-                    Stood { id }
+                    id
                 }
                 None => {
-                    let stood = dialect.stand(interest, source, turn);
-                    dialect.following.own.insert(session_id, stood.id.clone());
+                    let id = dialect.stand(interest, source, turn);
+                    dialect.following.own.insert(session_id, id.clone());
                     if let Some(under_way) = under_way {
-                        dialect.begin_within(&stood.id, source, &under_way);
+                        dialect.begin_within(&id, source, &under_way);
                     }
-                    stood
+                    id
                 }
             };
-            then(dialect, stood, turn)
+            Ok(Call::Answer(told(id)))
         })
     }
 
@@ -270,14 +254,13 @@ impl Wundr {
     }
 
     /// Enters a subscription that is told of all sessions, once what is watched for it is.
-    fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Answered {
+    fn open_watch(&mut self, interest: Interest, told: Standing, turn: &mut Turn<'_>) -> Answered {
         if self.scopes.allows(Scope::Read) && self.following.watch.is_none() {
-            self.begin_watch(Watch, |following| &mut following.watch, interest, then)
+            self.begin_watch(Watch, |following| &mut following.watch, interest, told)
         } else if self.decides_for_others() && self.following.calls.is_none() {
-            self.begin_watch(WatchCalls, |following| &mut following.calls, interest, then)
+            self.begin_watch(WatchCalls, |following| &mut following.calls, interest, told)
         } else {
-            let stood = self.stand(interest, Source::Watch, turn);
-            then(self, stood, turn)
+            Ok(Call::Answer(told(self.stand(interest, Source::Watch, turn))))
         }
     }
 
@@ -287,7 +270,7 @@ impl Wundr {
         watch: impl Ask<Reply = Watching> + 'static,
         place: fn(&mut Following) -> &mut Option<Ticket>,
         interest: Interest,
-        then: Standing,
+        told: Standing,
     ) -> Answered {
         self.following.opening += 1;
         super::ask_either(watch, move |dialect: &mut Wundr, reply, turn| {
@@ -303,7 +286,7 @@ impl Wundr {
                 Err(error) if error.code == ErrorCode::Conflict && place(following).is_some() => {}
                 Err(error) => return Err(error),
             }
-            dialect.open_watch(interest, then, turn)
+            dialect.open_watch(interest, told, turn)
         })
     }
 
@@ -318,7 +301,7 @@ impl Wundr {
     }
 
     /// The subscription is there from here on.
-    fn stand(&mut self, interest: Interest, source: Source, turn: &mut Turn<'_>) -> Stood {
+    fn stand(&mut self, interest: Interest, source: Source, turn: &mut Turn<'_>) -> String {
         let id = format!("sub_{}", turn.run_id());
         self.arrive(source);
         let is_asked = source != Source::Nowhere && interest.names(TOOL_REQUEST);
@@ -326,7 +309,7 @@ impl Wundr {
         if is_asked {
             self.introduce(&id, turn);
         }
-        Stood { id }
+        id
     }
 
     /// The subscription is over, and what only it was told from.
@@ -451,9 +434,9 @@ impl Wundr {
 
     /// Tells one subscription alone, if that is what it asked for.
     pub(super) fn tell_one(&mut self, id: &str, name: &'static str, payload: &Value, turn: &mut Turn<'_>) {
-        let found = self.matching(name, &payload.to_string(), None, None);
-        if found.iter().any(|found| found == id) {
-            self.emit(name, &payload.to_string(), Some(id), turn);
+        let payload = payload.to_string();
+        if self.matching(name, &payload, None, None).iter().any(|found| found == id) {
+            self.emit(name, &payload, Some(id), turn);
         }
     }
 
@@ -506,9 +489,7 @@ pub(super) fn subscribe(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut
     let Subscribe { events, filter } = request.read()?;
     let interest = Interest::read(events.iter().map(String::as_str), &filter.unwrap_or_default())
         .map_err(|error| request.invalid(&error.message))?;
-    wundr.open(interest, turn, move |_, stood, _| {
-        Ok(Call::Answer(json!({ "subscriptionId": stood.id, "events": events })))
-    })
+    wundr.open(interest, turn, move |id| json!({ "subscriptionId": id, "events": events }))
 }
 
 /// `unsubscribe`: from what this connection subscribed to. Those of others are none.

@@ -16,7 +16,6 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::follow::Stood;
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
 use super::{Answered, Call, Request, Turn, Wundr, ask};
@@ -298,9 +297,9 @@ fn answer_with(
     }
     let session_id = row.session.uuid();
     let interest = own_events(&session_id)?;
-    dialect.open_own((session_id, interest), after, turn, move |_, Stood { id }, _| {
+    dialect.open_own((session_id, interest), after, turn, move |id| {
         info["subscriptionId"] = id.into();
-        Ok(Call::Answer(info))
+        info
     })
 }
 
