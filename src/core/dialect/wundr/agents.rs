@@ -145,14 +145,6 @@ struct Spawning {
     task: Asked,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Stopping {
-    agent_id: String,
-    reason: Option<String>,
-    force: bool,
-}
-
 /// Asks, and answers with the agent.
 fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Answered {
     super::ask(question, |wundr, agent, turn| status(&agent, &wundr.owner, turn.now()))
@@ -176,8 +168,8 @@ pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_
 
 /// `agent.stop`
 pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Stopping { agent_id, reason, force } = request.read()?;
-    ask(Stop { agent: SubAgentId::from(agent_id), reason, force })
+    let (reason, force) = (request.text_if_any("reason"), request.params["force"] == true);
+    ask(Stop { agent: SubAgentId::from(request.text("agentId")), reason, force })
 }
 
 impl Wundr {

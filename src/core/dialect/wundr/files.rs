@@ -14,7 +14,6 @@
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::binary::{self, Binary, Refused};
@@ -126,7 +125,7 @@ pub(super) struct Transfers {
     /// The download whose next piece is being read.
     reading: Option<UploadId>,
     /// A piece that waits for room.
-    ready: Option<(Download, Piece)>,
+    ready: Option<(Download, Box<Piece>)>,
     /// Whether the connection will say when there is room.
     is_full: bool,
 }
@@ -393,15 +392,6 @@ fn one(request: &Request<'_>) -> Result<FileRef, Error> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Upload {
-    filename: Option<String>,
-    content_type: Option<String>,
-    total_size: Option<i64>,
-    sha256: Option<String>,
-}
-
 /// `file.upload`: begins an upload whose bytes follow in binary frames, or says how far it has come.
 pub(super) fn upload(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let named = id(request, "uploadId")?.or_else(|| UploadId::parse(request.id));
@@ -409,12 +399,12 @@ pub(super) fn upload(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Tu
         let random = uuid::Builder::from_random_bytes(turn.random()).into_uuid();
         UploadId::from_bytes(random.into_bytes())
     });
-    let Upload { filename, content_type, total_size, sha256 } = request.read()?;
-    let sha256 = sha256
+    let sha256 = request
+        .text_if_any("sha256")
         .map(|text| from_hex(&text).ok_or_else(|| request.invalid("sha256: not 64 hexadecimal digits")))
         .transpose()?;
-    let total = total_size.and_then(|total| u64::try_from(total).ok());
-    let about = FileAbout { name: filename, media_type: content_type, total, sha256 };
+    let (name, media_type) = (request.text_if_any("filename"), request.text_if_any("contentType"));
+    let about = FileAbout { name, media_type, total: request.params["totalSize"].as_u64(), sha256 };
     wundr.transfers.make_room(upload)?;
     ask(Open { upload, about }, move |wundr, row, _| {
         if !row.is_complete {

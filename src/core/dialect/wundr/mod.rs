@@ -208,7 +208,12 @@ impl Request<'_> {
 
     /// A parameter that is a text; one that is required is there, as they are in shape.
     fn text(&self, name: &str) -> String {
-        self.params[name].as_str().unwrap_or_default().to_owned()
+        self.text_if_any(name).unwrap_or_default()
+    }
+
+    /// A parameter that is a text, where it is there.
+    fn text_if_any(&self, name: &str) -> Option<String> {
+        self.params[name].as_str().map(str::to_owned)
     }
 
     /// The refusal of its parameters.

@@ -131,17 +131,11 @@ fn with_context(prompt: String, context: Option<Value>) -> String {
     format!("Context:\n{context}\n\n{prompt}")
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Cancel {
-    session_id: String,
-    prompt_id: Option<String>,
-}
-
 /// `prompt.cancel`: one that is over stays as it is.
 pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Cancel { session_id, prompt_id } = request.read()?;
-    let abort = Abort { target: target(&session_id), run: prompt_id.map(RunId::from) };
+    let session_id = request.text("sessionId");
+    let run = request.text_if_any("promptId").map(RunId::from);
+    let abort = Abort { target: target(&session_id), run };
     ask(abort, move |_, Aborted { run }, _| {
         let mut answer = json!({ "ok": true, "sessionId": session_id, "cancelled": run.is_some() });
         put(&mut answer, "promptId", run.as_ref().map(RunId::as_str));

@@ -207,8 +207,7 @@ pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
 
 /// `team.dissolve`
 pub(super) fn dissolve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let reason = request.params["reason"].as_str().map(str::to_owned);
-    ask(Dissolve { team: named(request), reason })
+    ask(Dissolve { team: named(request), reason: request.text_if_any("reason") })
 }
 
 impl Wundr {
