@@ -61,7 +61,7 @@ impl Files {
             let _ = self.pool.run(move || {
                 let piece = piece(&file, &row, offset, bytes_max);
                 figures.read_bytes.fetch_add(piece.as_ref().map_or(0, |piece| piece.len() as u64), Relaxed);
-                asker.reply(piece.map(|data| FileReply::Piece(Piece { file: row, data }).into()));
+                asker.reply(piece.map(|data| FileReply::Piece(Box::new(Piece { file: row, data })).into()));
             });
             return;
         }

@@ -190,7 +190,7 @@ async fn pieces_sent_without_waiting_become_one_file_for_its_owner_only() {
     assert_eq!((mode(&path), mode(&world.folder)), (0o600, 0o700));
 
     let read = FileCommand::Read(Read { file: FileRef::File(row.id), offset: 2, bytes_max: 2 });
-    let piece = FileReply::Piece(Piece { file: row.clone(), data: Bytes::from_static(b"cd") });
+    let piece = FileReply::Piece(Box::new(Piece { file: row.clone(), data: Bytes::from_static(b"cd") }));
     assert_eq!(ada.ask(read.clone()).await, Ok(piece.clone()));
     assert_eq!(world.peer(3, "admin").ask(read.clone()).await, Ok(piece));
     let mut bob = world.peer(2, "bob");

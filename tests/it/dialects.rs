@@ -661,7 +661,7 @@ fn file_reply_of(value: &Value) -> Result<FileReply, String> {
         updated: Timestamp::from_millis(1000),
     };
     Ok(match value["piece"].as_str() {
-        Some(data) => FileReply::Piece(Piece { file, data: data.to_owned().into() }),
+        Some(data) => FileReply::Piece(Box::new(Piece { file, data: data.to_owned().into() })),
         None if value["list"] == true => FileReply::List(FileList { files: vec![file], total: 1 }),
         // What is whole came with its last piece.
         None if file.is_complete => FileReply::Written(Written::Complete(file)),

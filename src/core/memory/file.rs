@@ -197,7 +197,7 @@ area! {
         /// How a file is, finished or not.
         Status(Status) => File(FileRow),
         /// Bytes of a finished file.
-        Read(Read) => Piece(Piece),
+        Read(Read) => Piece(Box<Piece>),
         /// The caller's files, or for an admin everybody's; the latest begun first.
         List(List) => List(FileList),
         /// Remove a file, or give an upload up.
@@ -213,7 +213,7 @@ pub enum FileReply {
     /// To `Write`.
     Written(Written),
     /// To `Read`.
-    Piece(Piece),
+    Piece(Box<Piece>),
     /// To `List`.
     List(FileList),
     /// To `Delete`.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Answered, Request, Turn, Wundr};
+use super::{Answered, Call, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::agents::subagent::{AgentChange, AgentNews, AgentStatus, Priority, Spawn, Status, Stop, Task};
 use crate::dialect::json::put;
@@ -145,17 +145,9 @@ struct Spawning {
     task: Asked,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Stopping {
-    agent_id: String,
-    reason: Option<String>,
-    force: bool,
-}
-
 /// Asks, and answers with the agent.
 fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Answered {
-    super::ask(question, |wundr, agent, turn| status(&agent, &wundr.owner, turn.now()))
+    Call::ask(question, |wundr, agent, turn| status(&agent, &wundr.owner, turn.now()))
 }
 
 /// `agent.spawn`
@@ -176,8 +168,8 @@ pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_
 
 /// `agent.stop`
 pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Stopping { agent_id, reason, force } = request.read()?;
-    ask(Stop { agent: SubAgentId::from(agent_id), reason, force })
+    let (reason, force) = (request.text_if_any("reason"), request.params["force"] == true);
+    ask(Stop { agent: SubAgentId::from(request.text("agentId")), reason, force })
 }
 
 impl Wundr {

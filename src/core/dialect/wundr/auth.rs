@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
-use super::{Answered, Call, Request, Turn, Wundr, method};
+use super::{Answered, Call, Calling, Request, Turn, Wundr, method};
 use crate::access::pairing::CredentialFault;
 use crate::access::token::{Kind, TokenCommand, TokenReply};
 use crate::access::{Admitted, Grounds, Secret, jwt};

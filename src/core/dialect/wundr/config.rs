@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Answered, Request, Turn, Wundr, ask};
+use super::{Answered, Call, Request, Turn, Wundr};
 use crate::config;
 use crate::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use crate::dialect::json::{clip, put};
@@ -87,7 +87,7 @@ pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) ->
     if !unknown.is_empty() {
         return Err(request.invalid(&format!("keys: there is no {}", unknown.join(", "))));
     }
-    ask(ConfigRequest::Look, move |_, now, _| shown(&now, keys.as_deref(), all))
+    Call::ask(ConfigRequest::Look, move |_, now, _| shown(&now, keys.as_deref(), all))
 }
 
 fn shown(now: &ConfigSnapshot, keys: Option<&[String]>, all: bool) -> Value {
@@ -131,7 +131,7 @@ pub(super) fn set(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) ->
         return Err(request.invalid(&format!("values: must have 1 to {KEYS_MAX} keys")));
     }
     let values = values.into_iter().collect();
-    ask(ConfigRequest::Place { values, merge }, |_, now, _| {
+    Call::ask(ConfigRequest::Place { values, merge }, |_, now, _| {
         json!({
             "ok": true,
             "pending": now.pending,

@@ -3,7 +3,6 @@
 
 use std::sync::LazyLock;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::event::{EVENTS, Event};
@@ -50,14 +49,9 @@ pub(super) fn discover(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn
     Ok(Call::Elsewhere)
 }
 
-#[derive(Deserialize)]
-struct Describe {
-    method: String,
-}
-
 /// `rpc.describe`
 pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Describe { method } = request.read()?;
+    let method = request.text("method");
     let unknown = || {
         let name = crate::dialect::json::clip(&method);
         ErrorCode::NotFound.error(format!("no such method: {name}; rpc.discover lists them"))

@@ -14,13 +14,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::binary::{self, Binary, Refused};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Answered, Call, Request, Turn, Wundr, ask, method};
+use super::{Answered, Call, Calling, Request, Turn, Wundr, method};
 use crate::dialect::json::put;
 use crate::error::{Error, ErrorCode};
 use crate::memory::file::{
@@ -126,7 +125,7 @@ pub(super) struct Transfers {
     /// The download whose next piece is being read.
     reading: Option<UploadId>,
     /// A piece that waits for room.
-    ready: Option<(Download, Piece)>,
+    ready: Option<(Download, Box<Piece>)>,
     /// Whether the connection will say when there is room.
     is_full: bool,
 }
@@ -393,15 +392,6 @@ fn one(request: &Request<'_>) -> Result<FileRef, Error> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Upload {
-    filename: Option<String>,
-    content_type: Option<String>,
-    total_size: Option<i64>,
-    sha256: Option<String>,
-}
-
 /// `file.upload`: begins an upload whose bytes follow in binary frames, or says how far it has come.
 pub(super) fn upload(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
     let named = id(request, "uploadId")?.or_else(|| UploadId::parse(request.id));
@@ -409,14 +399,14 @@ pub(super) fn upload(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Tu
         let random = uuid::Builder::from_random_bytes(turn.random()).into_uuid();
         UploadId::from_bytes(random.into_bytes())
     });
-    let Upload { filename, content_type, total_size, sha256 } = request.read()?;
-    let sha256 = sha256
+    let sha256 = request
+        .text_if_any("sha256")
         .map(|text| from_hex(&text).ok_or_else(|| request.invalid("sha256: not 64 hexadecimal digits")))
         .transpose()?;
-    let total = total_size.and_then(|total| u64::try_from(total).ok());
-    let about = FileAbout { name: filename, media_type: content_type, total, sha256 };
+    let (name, media_type) = (request.text_if_any("filename"), request.text_if_any("contentType"));
+    let about = FileAbout { name, media_type, total: request.params["totalSize"].as_u64(), sha256 };
     wundr.transfers.make_room(upload)?;
-    ask(Open { upload, about }, move |wundr, row, _| {
+    Call::ask(Open { upload, about }, move |wundr, row, _| {
         if !row.is_complete {
             // What it sends from here on belongs to it.
             wundr.transfers.begin(upload);
@@ -453,7 +443,7 @@ pub(super) fn download(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut 
 
 /// `file.status`: how a file is, finished or not.
 pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    ask(Status(one(request)?), |_, row, _| told(&row))
+    Call::ask(Status(one(request)?), |_, row, _| told(&row))
 }
 
 /// `file.list`: what there is.
@@ -461,7 +451,7 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
     let number = |name: &str| request.params[name].as_u64().unwrap_or(0);
     let (limit, offset) = (number("limit"), number("offset"));
     let list = List { limit: usize::try_from(limit).unwrap_or(LIST_MAX), offset };
-    ask(list, move |_, FileList { files, total }, _| {
+    Call::ask(list, move |_, FileList { files, total }, _| {
         let files: Vec<Value> = files.iter().map(told).collect();
         json!({ "files": files, "total": total, "limit": limit, "offset": offset })
     })
@@ -470,7 +460,7 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
 /// `file.delete`: removes a file, or gives an upload up.
 pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let what = one(request)?;
-    ask(Delete(what), move |wundr, id, _| {
+    Call::ask(Delete(what), move |wundr, id, _| {
         if let FileRef::Upload(upload) = what {
             wundr.transfers.sending.remove(&upload);
         }

@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
-use super::{Answered, Call, Request, Wundr};
+use super::{Answered, Call, Calling, Request, Wundr};
 use crate::access::{Scope, Scopes};
 use crate::conversation::command::{Attach, Detach, Unwatch, Watch, WatchCalls};
 use crate::conversation::event::{Event, Published};
@@ -173,7 +173,7 @@ impl Wundr {
         }
         self.following.opening += 1;
         let attach = Attach { target: Target::Uuid(session_id), after: None };
-        super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
+        Call::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opening -= 1;
             let (source, _) = dialect.source(reply?, true);
             Ok(Call::Answer(told(dialect.stand(interest, source, turn))))
@@ -202,7 +202,7 @@ impl Wundr {
         }
         let attach = Attach { target: Target::Uuid(session_id.clone()), after };
         *self.following.opening_own.entry(session_id.clone()).or_default() += 1;
-        super::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
+        Call::ask_either(attach, move |dialect: &mut Wundr, reply, turn| {
             dialect.following.opened_own(&session_id);
             let (source, under_way) = dialect.source(reply?, after.is_none());
             let id = match dialect.following.own.get(&session_id).cloned() {
@@ -273,7 +273,7 @@ impl Wundr {
         told: Standing,
     ) -> Answered {
         self.following.opening += 1;
-        super::ask_either(watch, move |dialect: &mut Wundr, reply, turn| {
+        Call::ask_either(watch, move |dialect: &mut Wundr, reply, turn| {
             let ticket = dialect.calls.replying();
             let following = &mut dialect.following;
             following.opening -= 1;

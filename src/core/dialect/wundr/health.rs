@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, Shape, optional, required};
-use super::{Answered, Call, Request, Turn, Wundr, ask};
+use super::{Answered, Call, Request, Turn, Wundr};
 use crate::access::Scope;
 use crate::daemon::command::GetHealth;
 use crate::daemon::health::{Part, Report};
@@ -44,7 +44,7 @@ pub(super) fn ping(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>
 
 /// `health.status`
 pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    ask(GetHealth, |_, report, turn| payload(&report, turn))
+    Call::ask(GetHealth, |_, report, turn| payload(&report, turn))
 }
 
 /// A report in the protocol's words.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::sessions::{self, ACTIVITY, SESSION, describe, target};
 use super::shape::{COUNT, Field, NAME, Shape, TEXT, default, optional, required};
-use super::{Answered, Request, Turn, Wundr, ask};
+use super::{Answered, Call, Request, Turn, Wundr};
 use crate::conversation::command::{Before, ReadHistory};
 use crate::conversation::transcript::{Message, Role};
 use crate::dialect::json::put;
@@ -113,7 +113,7 @@ pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
     describe(session_id.clone(), move |_, row, _| {
         let mut told = json!({ "sessionId": row.session.uuid(), "sessionSeq": row.head.0 });
         put(&mut told, "activity", sessions::activity(row.state));
-        ask(ReadHistory { target: target(&session_id), limit, before }, move |_, history, _| {
+        Call::ask(ReadHistory { target: target(&session_id), limit, before }, move |_, history, _| {
             told["messages"] = history.messages.iter().map(said).collect();
             let oldest = history.messages.first().filter(|_| history.more);
             let place =

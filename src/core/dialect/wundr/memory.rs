@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, default, optional, required};
-use super::{Answered, Request, Turn, Wundr, ask};
+use super::{Answered, Call, Request, Turn, Wundr};
 use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::SessionKey;
@@ -112,7 +112,7 @@ pub(super) fn query(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) 
         session: asked.session_id.map(Target::Uuid),
     };
     query.check().map_err(|error| about(request, error))?;
-    ask(query, |_, found, _| {
+    Call::ask(query, |_, found, _| {
         let results: Vec<Value> = found.results.iter().map(remembered).collect();
         json!({ "results": results, "total": found.total })
     })
@@ -145,13 +145,13 @@ pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_
         embedding,
     };
     new.check().map_err(|error| about(request, error))?;
-    ask(new, |_, new, _| stored(&new))
+    Call::ask(new, |_, new, _| stored(&new))
 }
 
 /// `memory.delete`
 pub(super) fn delete(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let forget = Delete { id: request.text("memoryId") };
-    ask(forget, |_, Deleted { id }, _| json!({ "ok": true, "memoryId": id }))
+    Call::ask(forget, |_, Deleted { id }, _| json!({ "ok": true, "memoryId": id }))
 }
 
 fn read_embedding(numbers: Option<&[f64]>, request: &Request<'_>) -> Result<Option<Embedding>, Error> {

@@ -70,7 +70,6 @@ use crate::access::{Grounds, Owner, Scope, Scopes};
 use crate::daemon::announcement::Announcement;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
-use crate::request::ask::Ask;
 use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
@@ -134,54 +133,6 @@ type Call = calls::Call<Wundr>;
 /// What becomes of a request, or why it is refused.
 type Answered = Result<Call, Error>;
 
-/// Asks the daemon; `told` makes the answer of its reply.
-fn ask<C: Ask + 'static>(
-    question: C,
-    told: impl FnOnce(&mut Wundr, C::Reply, &mut Turn<'_>) -> Value + 'static,
-) -> Answered {
-    ask_on(question, |wundr, reply, turn| Ok(Call::Answer(told(wundr, reply, turn))))
-}
-
-/// Asks the daemon; `then` makes the answer of its reply, or asks on.
-fn ask_on<C: Ask + 'static>(
-    question: C,
-    then: impl FnOnce(&mut Wundr, C::Reply, &mut Turn<'_>) -> Answered + 'static,
-) -> Answered {
-    ask_either(question, |wundr, reply, turn| then(wundr, reply?, turn))
-}
-
-/// The same, where `then` is told of a refusal, too.
-fn ask_either<C: Ask + 'static>(
-    question: C,
-    then: impl FnOnce(&mut Wundr, Result<C::Reply, Error>, &mut Turn<'_>) -> Answered + 'static,
-) -> Answered {
-    Call::ask_either(question, then)
-}
-
-impl Wundr {
-    /// Asks the daemon for something no client waits for.
-    fn aside<C: Ask + 'static>(
-        &mut self,
-        question: C,
-        turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Self, Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
-    ) {
-        let needs = self.scope(None);
-        self.under((needs, 0), question, turn, then);
-    }
-
-    /// The same under this scope, and at this cost.
-    fn under<C: Ask + 'static>(
-        &mut self,
-        terms: (Scope, u32),
-        question: C,
-        turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Self, Result<C::Reply, Error>, &mut Turn<'_>) + 'static,
-    ) {
-        Calling::under(self, terms, question, turn, then);
-    }
-}
-
 /// Who is to be answered.
 pub(super) struct Asker {
     id: String,
@@ -205,7 +156,12 @@ impl Request<'_> {
 
     /// A parameter that is a text; one that is required is there, as they are in shape.
     fn text(&self, name: &str) -> String {
-        self.params[name].as_str().unwrap_or_default().to_owned()
+        self.text_if_any(name).unwrap_or_default()
+    }
+
+    /// A parameter that is a text, where it is there.
+    fn text_if_any(&self, name: &str) -> Option<String> {
+        self.params[name].as_str().map(str::to_owned)
     }
 
     /// The refusal of its parameters.

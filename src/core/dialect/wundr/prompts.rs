@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::sessions::{SESSION, target};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
-use super::{Answered, Request, Turn, Wundr, ask, files};
+use super::{Answered, Call, Request, Turn, Wundr, files};
 use crate::conversation::command::{Abort, Submit};
 use crate::conversation::reply::{Aborted, Accepted};
 use crate::dialect::json::put;
@@ -104,7 +104,7 @@ pub(super) fn submit(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Tu
         // Its events may come before the answer.
         wundr.following.tell_whole(submit.run.clone());
     }
-    ask(submit, move |wundr, Accepted { session, run, seq, repeated, .. }, _| {
+    Call::ask(submit, move |wundr, Accepted { session, run, seq, repeated, .. }, _| {
         if is_whole {
             wundr.following.tell_whole(run.clone());
         }
@@ -131,18 +131,12 @@ fn with_context(prompt: String, context: Option<Value>) -> String {
     format!("Context:\n{context}\n\n{prompt}")
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Cancel {
-    session_id: String,
-    prompt_id: Option<String>,
-}
-
 /// `prompt.cancel`: one that is over stays as it is.
 pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Cancel { session_id, prompt_id } = request.read()?;
-    let abort = Abort { target: target(&session_id), run: prompt_id.map(RunId::from) };
-    ask(abort, move |_, Aborted { run }, _| {
+    let session_id = request.text("sessionId");
+    let run = request.text_if_any("promptId").map(RunId::from);
+    let abort = Abort { target: target(&session_id), run };
+    Call::ask(abort, move |_, Aborted { run }, _| {
         let mut answer = json!({ "ok": true, "sessionId": session_id, "cancelled": run.is_some() });
         put(&mut answer, "promptId", run.as_ref().map(RunId::as_str));
         answer

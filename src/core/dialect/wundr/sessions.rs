@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
-use super::{Answered, Call, Request, Turn, Wundr, ask};
+use super::{Answered, Call, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionFilter};
 use crate::conversation::reply::{SessionRow, SessionState, Stopped};
@@ -357,7 +357,7 @@ pub(super) fn create(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Tu
         patch.display.insert(MEMORY_PROFILE.to_owned(), profile);
     }
     let create = CreateSession { target: Target::Session(session), patch };
-    super::ask_on(create, move |wundr: &mut Wundr, row, turn| {
+    Call::ask_on(create, move |wundr: &mut Wundr, row, turn| {
         let mut info = info(&row, &wundr.owner);
         info["notes"] = notes;
         // From its beginning on, so that it is told of it as well.
@@ -394,7 +394,7 @@ pub(super) fn describe(
     session_id: String,
     then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Answered + 'static,
 ) -> Answered {
-    super::ask_on(DescribeSession { target: target(&session_id) }, move |dialect, row, turn| {
+    Call::ask_on(DescribeSession { target: target(&session_id) }, move |dialect, row, turn| {
         then(dialect, &*row.ok_or_else(|| no_such(&session_id))?, turn)
     })
 }
@@ -408,7 +408,7 @@ pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>)
 pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (session_id, reason) = (request.text("sessionId"), request.text("reason"));
     let close = Close { target: target(&session_id), reason };
-    ask(close, move |_, Stopped { runs, .. }, _| {
+    Call::ask(close, move |_, Stopped { runs, .. }, _| {
         let prompts: Vec<_> = runs.iter().map(|run| run.as_str()).collect();
         json!({ "ok": true, "sessionId": session_id, "status": TERMINATED, "prompts": prompts })
     })
@@ -441,7 +441,7 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
         with_texts: true,
         ..SessionFilter::default()
     };
-    ask(filter, move |dialect, list, _| {
+    Call::ask(filter, move |dialect, list, _| {
         let rows = list.rows.iter().map(|row| info(row, &dialect.owner));
         answer(rows.collect(), list.total)
     })

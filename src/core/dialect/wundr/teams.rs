@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::agents::{self, Asked, Config};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
-use super::{Answered, Request, Turn, Wundr};
+use super::{Answered, Call, Request, Turn, Wundr};
 use crate::access::Owner;
 use crate::agents::team::{
     Coordination, Create, Dissolve, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, Sent, Status,
@@ -168,7 +168,7 @@ struct Messaging {
 
 /// Asks, and answers with the team.
 fn ask(question: impl Ask<Reply = TeamStatus> + 'static) -> Answered {
-    super::ask(question, |wundr, team, turn| status(&team, &wundr.owner, turn.now()))
+    Call::ask(question, |wundr, team, turn| status(&team, &wundr.owner, turn.now()))
 }
 
 /// The team that the parameters name.
@@ -199,7 +199,7 @@ pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_
 pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Messaging { team_id, from, to, content, metadata } = request.read()?;
     let message = Message { team: TeamId::from(team_id), from, to, content, metadata };
-    super::ask(message, |_, Sent { team, message, to }, _| {
+    Call::ask(message, |_, Sent { team, message, to }, _| {
         let to: Vec<&str> = to.iter().map(|id| id.as_str()).collect();
         json!({ "ok": true, "messageId": message, "teamId": team.as_str(), "to": to })
     })
@@ -207,8 +207,7 @@ pub(super) fn message(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
 
 /// `team.dissolve`
 pub(super) fn dissolve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let reason = request.params["reason"].as_str().map(str::to_owned);
-    ask(Dissolve { team: named(request), reason })
+    ask(Dissolve { team: named(request), reason: request.text_if_any("reason") })
 }
 
 impl Wundr {

@@ -17,11 +17,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
-use super::{Answered, Call, Request, Wundr, ask_on};
+use super::{Answered, Call, Calling, Request, Wundr};
 use crate::conversation::approval::{
     ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such,
 };
@@ -175,41 +174,23 @@ pub(super) fn refusal(decided: &Decided) -> Option<(&'static str, String)> {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Approve {
-    session_id: String,
-    request_id: String,
-    modified_input: Option<Value>,
-}
-
 /// `tool.approve`
 pub(super) fn approve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Approve { session_id, request_id, modified_input } = request.read()?;
-    let verdict = Verdict::Approve { input: modified_input };
-    verdict.check().map_err(|error| request.invalid(&error.message))?;
-    decide(session_id, ApprovalId::new(request_id), verdict)
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Deny {
-    session_id: String,
-    request_id: String,
-    reason: Option<String>,
+    let input = request.params["modifiedInput"].take();
+    decide(request, Verdict::Approve { input: Some(input).filter(Value::is_object) })
 }
 
 /// `tool.deny`
 pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Deny { session_id, request_id, reason } = request.read()?;
-    let verdict = Verdict::Deny { reason: reason.filter(|reason| !reason.is_empty()) };
-    verdict.check().map_err(|error| request.invalid(&error.message))?;
-    decide(session_id, ApprovalId::new(request_id), verdict)
+    let reason = request.text_if_any("reason").filter(|reason| !reason.is_empty());
+    decide(request, Verdict::Deny { reason })
 }
 
-/// Decides about a call, if it is one of this session.
-fn decide(session_id: String, id: ApprovalId, verdict: Verdict) -> Answered {
-    ask_on(ApprovalCommand::Get(id.clone()), move |_, reply, _| {
+/// Decides about the call that the parameters name, if it is one of their session.
+fn decide(request: &Request<'_>, verdict: Verdict) -> Answered {
+    verdict.check().map_err(|error| request.invalid(&error.message))?;
+    let (session_id, id) = (request.text("sessionId"), ApprovalId::new(request.text("requestId")));
+    Call::ask_on(ApprovalCommand::Get(id.clone()), move |_, reply, _| {
         let ApprovalReply::Found(pending) = reply else { return Err(misfit()) };
         if pending.session.uuid() != session_id {
             return Err(no_such(&id));
