@@ -35,9 +35,8 @@ mod migrations;
 #[cfg(test)]
 mod tests;
 
-use clawmux_core::access::Owner;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 
