@@ -11,13 +11,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use actix::prelude::*;
+use clawmux_core::access::Admitted;
 use clawmux_core::access::authority::Authority;
 use clawmux_core::access::pairing::{Arrival, DeviceCommand, Moment, Registry, Step};
-use clawmux_core::access::{Admitted, Role};
 use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::request::reply::Reply;
+use clawmux_core::scope::Role;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -278,8 +279,8 @@ mod tests {
     use super::*;
     use crate::connection::link::{Link, Peer};
     use crate::connection::registry::Registry as Connections;
+    use clawmux_core::access::auth::{Auth, LoopbackPolicy};
     use clawmux_core::access::{Claim, Credentials, DeviceClaim, Secret};
-    use clawmux_core::config::{Auth, LoopbackPolicy};
     use clawmux_core::ids::ConnectionId;
     use std::net::{TcpListener, TcpStream};
     use std::sync::Weak;

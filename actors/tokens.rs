@@ -19,11 +19,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::access::auth::Auth;
 use clawmux_core::access::authority::Authority;
 use clawmux_core::access::token::{Change, Ledger, Moment, Shown, Token, TokenCommand, TokenReply};
-use clawmux_core::access::{Owner, Principal};
-use clawmux_core::config::{self, Config};
+use clawmux_core::config::Config;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::Owner;
+use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -79,7 +81,7 @@ pub struct Tokens {
 /// closed that were let in by one that is gone.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure(pub config::Auth);
+pub struct Reconfigure(pub Auth);
 
 /// Somebody was let in with one.
 #[derive(Clone, Debug, Message)]

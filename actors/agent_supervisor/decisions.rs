@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use actix::prelude::*;
 
-use clawmux_core::access::{Owner, Principal};
 use clawmux_core::agents::registry::{Change, Effect, Moment, News, Step};
 use clawmux_core::agents::subagent::{AgentStatus, Spawn, Status, Stop, SubAgentCommand, SubAgentReply};
 use clawmux_core::agents::team::{self, Dissolve, Sent, TeamCommand, TeamReply};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
+use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
 
 use super::effects::RETRY;

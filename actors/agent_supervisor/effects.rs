@@ -5,16 +5,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::Owner;
 use clawmux_core::agents::registry::{Effect, Note, Phase, TurnEnd};
 use clawmux_core::conversation::command::{CreateSession, Inject, SessionCommand, Stop, Submit};
-use clawmux_core::conversation::event::{Cause, Event, Outcome, Published, Usage};
+use clawmux_core::conversation::event::{Cause, Event, Outcome, Published};
 use clawmux_core::conversation::reply::SessionReply;
 use clawmux_core::conversation::turn::Turn;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{RunId, SubAgentId, Ticket};
+use clawmux_core::ids::{Owner, RunId, SubAgentId, Ticket};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Patch;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::target::Target;
 

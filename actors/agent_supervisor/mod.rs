@@ -18,12 +18,12 @@ use std::fmt;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::Principal;
 use clawmux_core::agents::registry::{self as rules, TurnEnd};
 use clawmux_core::agents::subagent::SubAgentCommand;
 use clawmux_core::agents::team::TeamCommand;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{SessionKey, SubAgentId};
+use clawmux_core::principal::Principal;
 use serde_json::json;
 use tokio::sync::oneshot;
 

@@ -23,13 +23,13 @@ use std::sync::Arc;
 
 use actix::WeakRecipient;
 use actix::prelude::*;
-use clawmux_core::access::Owner;
 use clawmux_core::config::request::{
     ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot, SoulRequest,
 };
 use clawmux_core::config::{self, Config, Origin};
 use clawmux_core::daemon::operator::ExplainConfig;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::Owner;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actix::Recipient;
-use clawmux_core::access::Principal;
 use clawmux_core::dialect::{Fault, Introduction};
 use clawmux_core::ids::ConnectionId;
+use clawmux_core::principal::Principal;
 use clawmux_core::time::Timestamp;
 use socket2::SockRef;
 

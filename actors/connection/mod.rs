@@ -36,15 +36,17 @@ use clawmux_core::access::authority::Authority;
 use clawmux_core::access::pairing::Arrival;
 use clawmux_core::access::strangers::Source;
 use clawmux_core::access::token::Shown;
-use clawmux_core::access::{Admitted, Claim, Principal, Role};
+use clawmux_core::access::{Admitted, Claim};
 use clawmux_core::config::{Gateway, OpenClaw, Xeno};
 use clawmux_core::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn, message_bytes_max};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::Ticket;
 use clawmux_core::memory::file::PIECE_BYTES;
+use clawmux_core::principal::Principal;
 use clawmux_core::request::command::{Command, Request};
 use clawmux_core::request::reply::Reply;
+use clawmux_core::scope::Role;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
@@ -720,7 +722,7 @@ impl<T: Transport> Connection<T> {
 /// That a principal has as many connections as it may have.
 fn too_many(name: &str, max: usize) -> Error {
     let why = format!("{name} has {max} connections already (limits.connections): close one of them");
-    let limit = Detail::Limit { name: clawmux_core::limits::limit::Limit::Connections, limit: max as u64 };
+    let limit = Detail::Limit { name: clawmux_core::error::limit::Limit::Connections, limit: max as u64 };
     ErrorCode::RateLimited.error(why).with(limit)
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use clawmux_core::access::Principal;
 use clawmux_core::config::Limits;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::principal::Principal;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
 
@@ -80,7 +80,7 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::access::Scopes;
+    use clawmux_core::scope::Scopes;
 
     fn principal(name: &str, unlimited: bool) -> Principal {
         Principal { unlimited, ..Principal::new(name, Scopes::NONE) }

@@ -13,9 +13,9 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use clawmux_core::access::Principal;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
+use clawmux_core::principal::Principal;
 
 use super::link::{Link, Peer};
 use super::partial::Partials;

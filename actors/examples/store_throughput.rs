@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{Append, Backup, Stop, Store};
-use clawmux_core::access::Owner;
-use clawmux_core::conversation::event::{Event, Logged, Outcome, Usage};
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::conversation::event::{Event, Logged, Outcome};
+use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 use futures::future::try_join_all;
 

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use actix::prelude::*;
 use bytes::Bytes;
+use clawmux_core::error::limit::Limit;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::limits::limit::Limit;
 use clawmux_core::prompt::attachment::{self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_MAX, Attachment};
 use clawmux_core::prompt::local_file::LocalFile;
 

@@ -37,11 +37,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::{Owner, Principal};
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::Owner;
 use clawmux_core::memory::file::{
     Delete, FileCommand, FileId, FileList, FileRef, FileReply, FileRow, LIST_MAX, List, Status, no_such,
 };
+use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
 use serde_json::json;
 
@@ -276,7 +277,7 @@ impl Files {
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
-        let everybody = principal.scopes.allows(clawmux_core::access::Scope::Admin);
+        let everybody = principal.scopes.allows(clawmux_core::scope::Scope::Admin);
         let owner = (!everybody).then(|| principal.owner.clone());
         let store = self.setup.store.clone();
         let read = ReadFiles { owner, limit: limit.min(LIST_MAX), offset };

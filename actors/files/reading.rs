@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use actix::prelude::*;
 use bytes::Bytes;
-use clawmux_core::access::Principal;
+use clawmux_core::error::limit::Limit;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::limits::limit::Limit;
 use clawmux_core::memory::file::{FileId, FileRef, FileReply, FileRow, PIECE_BYTES, Piece, Read};
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::attachment::{
     self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, Attachment,
 };

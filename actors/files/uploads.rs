@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
 use actix::prelude::*;
-use clawmux_core::access::Principal;
+use clawmux_core::error::limit::Limit;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::ConnectionId;
-use clawmux_core::limits::limit::Limit;
 use clawmux_core::memory::file::{
     Chunk, FileAbout, FileId, FileRef, FileReply, FileRow, Open, UploadId, Written, no_such,
 };
+use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
 
 use super::writing::{self, Taken, Writing};

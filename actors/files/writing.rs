@@ -10,9 +10,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clawmux_core::error::limit::Limit;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::limits::inflate::{Fault, inflate};
-use clawmux_core::limits::limit::Limit;
 use clawmux_core::memory::file::{Chunk, FileAbout, INFLATED_BYTES_MAX, UploadId, hex};
 use sha2::{Digest, Sha256};
 

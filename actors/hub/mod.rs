@@ -24,17 +24,20 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::access::authority::Authority;
-use clawmux_core::access::{About, Claim, Grounds, Principal, Role, Scopes};
+use clawmux_core::access::{About, Claim};
+use clawmux_core::area::Noted;
 use clawmux_core::conversation::approval::may_decide;
 use clawmux_core::conversation::command::SessionFilter;
 use clawmux_core::conversation::reply::SessionRow;
 use clawmux_core::daemon::announcement::{Announcement, ChangeReason};
-use clawmux_core::daemon::command::{DaemonReply, Noted, Overview};
+use clawmux_core::daemon::command::{DaemonReply, Overview};
 use clawmux_core::daemon::presence::{Presences, Present, Told};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ConnectionId;
+use clawmux_core::principal::{Grounds, Principal};
 use clawmux_core::request::reply::Reply;
+use clawmux_core::scope::{Role, Scopes};
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 

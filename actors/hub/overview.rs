@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use clawmux_core::access::{Owner, Principal, Scope};
 use clawmux_core::daemon::command::Overview;
+use clawmux_core::ids::Owner;
+use clawmux_core::principal::Principal;
+use clawmux_core::scope::Scope;
 use clawmux_core::time::Timestamp;
 
 /// How old a picture may be.

@@ -3,10 +3,11 @@
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use clawmux_core::access::{Owner, Scope};
+use clawmux_core::area::Noted;
 use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
-use clawmux_core::daemon::command::{DaemonReply, Noted};
-use clawmux_core::ids::{SessionKey, Ticket};
+use clawmux_core::daemon::command::DaemonReply;
+use clawmux_core::ids::{Owner, SessionKey, Ticket};
+use clawmux_core::scope::Scope;
 use tokio::sync::mpsc;
 
 use super::*;

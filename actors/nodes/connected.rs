@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawmux_core::access::Owner;
-use clawmux_core::provider::ToolSpec;
+use clawmux_core::ids::Owner;
 use clawmux_core::swappable::Swappable;
+use clawmux_core::tools::call::ToolSpec;
 use clawmux_core::tools::node::{NodeRow, NodeTool};
 use serde_json::json;
 

@@ -19,13 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::{About, Owner, Principal};
-use clawmux_core::conversation::event::{ToolCall, ToolResult};
-use clawmux_core::daemon::command::Noted;
+use clawmux_core::access::About;
+use clawmux_core::area::Noted;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{ConnectionId, RunId, SessionKey};
+use clawmux_core::ids::{ConnectionId, Owner, RunId, SessionKey};
+use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::node::{
     INVOKE_TIMEOUT, INVOKE_TIMEOUT_MAX, Invocation, InvokeNode, Invoked, NodeCommand, NodeFailure, NodeReply,
     NodeResult, NodeRow, NodeTool, PARAMS_BYTES_MAX,
@@ -338,7 +339,7 @@ impl Nodes {
         if bytes > PARAMS_BYTES_MAX {
             let why = format!("the parameters have {bytes} bytes (limit {PARAMS_BYTES_MAX})");
             let limit = Detail::Limit {
-                name: clawmux_core::limits::limit::Limit::NodeParams,
+                name: clawmux_core::error::limit::Limit::NodeParams,
                 limit: PARAMS_BYTES_MAX as u64,
             };
             return asker.reply(Err(ErrorCode::TooLarge.error(why).with(limit)));

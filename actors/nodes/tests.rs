@@ -1,7 +1,7 @@
 //! Nodes that are only mailboxes, and those who have them do something.
 
-use clawmux_core::access::{Scope, Scopes};
 use clawmux_core::ids::Ticket;
+use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::tools::node::NodeReply;
 use tokio::sync::mpsc;
 

@@ -11,15 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::{Principal, Scope};
-use clawmux_core::config::{Agent, Config, ModelRef};
+use clawmux_core::config::{Agent, Config};
 use clawmux_core::daemon::operator::{
     self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, OperatorCommand,
     OperatorReply, Progress, ReadUsage, SessionPage, UsageReport,
 };
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::principal::Principal;
 use clawmux_core::provider::meter::{day_start, month_start};
+use clawmux_core::provider::model::ModelRef;
 use clawmux_core::request::reply::Reply;
+use clawmux_core::scope::Scope;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use clawmux_core::tools::plugin::UnloadPlugin;

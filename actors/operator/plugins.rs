@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use clawmux_core::config::EMBEDDED_PLUGINS;
-use clawmux_core::conversation::event::ToolCall;
 use clawmux_core::daemon::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
+use clawmux_core::tools::call::ToolCall;
 use clawmux_core::tools::plugin::LoadPlugin;
 
 use super::{GetInfo, Sources, gone};

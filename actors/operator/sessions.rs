@@ -1,11 +1,11 @@
 //! Sessions as their store has them: listed, found, read.
 
 use actix::Addr;
-use clawmux_core::access::Principal;
 use clawmux_core::conversation::event::Logged;
 use clawmux_core::daemon::operator::{self, FoundSession, ListAllSessions, SessionPage};
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
+use clawmux_core::principal::Principal;
 
 use crate::runtime::ask::ask;
 use crate::session_supervisor::missing;

@@ -4,13 +4,13 @@
 use std::path::Path;
 
 use actix::Addr;
-use clawmux_core::access::Principal;
 use clawmux_core::access::token::TokenCommand;
-use clawmux_core::config::{Budgets, Config};
+use clawmux_core::config::Config;
 use clawmux_core::daemon::operator::{ExportEvents, OperatorCommand, OperatorReply, UsageReport};
 use clawmux_core::dialect::admin;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::provider::meter::{Budget, Period};
+use clawmux_core::principal::Principal;
+use clawmux_core::provider::meter::{Budget, Budgets, Period};
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
 use serde_json::Value;

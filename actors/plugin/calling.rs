@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use clawmux_core::conversation::event::ToolResult;
 use clawmux_core::ids::{CallId, PluginName};
+use clawmux_core::tools::call::ToolResult;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
-use clawmux_core::provider::ToolSpec;
+use clawmux_core::tools::call::ToolSpec;
 use clawmux_core::tools::plugin::PluginSummary;
 use serde_json::{Value, json};
 use tokio::sync::watch;

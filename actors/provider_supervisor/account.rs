@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use clawmux_core::conversation::event::Usage;
+use clawmux_core::provider::usage::Usage;
 
 /// What a session has spent, shared by the session and its calls: a call that is over, however it
 /// ended, is counted here at once, and so before the session's next one asks for its budget.

@@ -19,9 +19,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawmux_core::conversation::event::{SignatureData, Usage};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::provider::offline::{self, Step};
+use clawmux_core::provider::thought::SignatureData;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, Stream, StreamExt as _};

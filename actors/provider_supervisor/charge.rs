@@ -1,12 +1,12 @@
 //! What a call costs, however it ends.
 
 use actix::Recipient;
-use clawmux_core::conversation::event::Usage;
 use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::estimate_tokens;
 use clawmux_core::provider::meter::Reservation;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 
 use super::Settle;

@@ -9,9 +9,9 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use clawmux_core::conversation::event::Usage;
 use clawmux_core::error::Error;
 use clawmux_core::provider::Delta;
+use clawmux_core::provider::usage::Usage;
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};

@@ -25,12 +25,13 @@ use actix::{
     Actor, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
     ResponseActFuture, WrapFuture as _, fut,
 };
-use clawmux_core::config::{self, Config, ModelRef};
-use clawmux_core::conversation::event::Usage;
-use clawmux_core::conversation::log::usage::{UsageRecord, UsageTotals};
+use clawmux_core::config::{self, Config};
+use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::meter::{Budget, Meter, Reservation};
+use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::usage::{Usage, UsageTotals};
 use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};

@@ -90,7 +90,7 @@ impl SharedBudget {
         if room == 0 {
             return Err(ErrorCode::BudgetExceeded
                 .error(format!("token budget exceeded (agent: {own_spent}/{limit})"))
-                .with(Detail::Limit { name: clawmux_core::limits::limit::Limit::AgentTokens, limit }));
+                .with(Detail::Limit { name: clawmux_core::error::limit::Limit::AgentTokens, limit }));
         }
         Ok(output_max.min(u32::try_from(room).unwrap_or(u32::MAX)))
     }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use actix::dev::SendError;
 use actix::prelude::*;
-use clawmux_core::access::{Owner, Principal, Scopes};
 use clawmux_core::conversation::command::SessionCommand;
-use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::ids::{ConnectionId, Owner, Ticket};
+use clawmux_core::principal::Principal;
+use clawmux_core::scope::Scopes;
 
 use crate::runtime::deliver::{Asker, Client, Deliver, Window};
 use crate::runtime::dispatch::{Gone, Request};

@@ -17,10 +17,10 @@ use actix::{
     WrapFuture, fut,
 };
 use clawmux_core::config;
-use clawmux_core::conversation::event::ToolCall;
 use clawmux_core::daemon::operator::ReloadPlugin;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{PluginName, RunId, SessionKey};
+use clawmux_core::tools::call::ToolCall;
 use clawmux_core::tools::plugin::{
     ListPlugins, LoadPlugin, PluginCommand, PluginReply, PluginSummary, UnloadPlugin, Unloaded,
 };

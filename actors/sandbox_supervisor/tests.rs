@@ -3,7 +3,7 @@
 use super::*;
 use crate::plugin::{Panic, Progress};
 use crate::sandbox::Limits;
-use clawmux_core::conversation::event::ToolResult;
+use clawmux_core::tools::call::ToolResult;
 use clawmux_core::tools::plugin::Capability;
 use std::borrow::Cow;
 use std::fs;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clawmux_core::error::Error;
 use clawmux_core::ids::PluginName;
-use clawmux_core::provider::ToolSpec;
+use clawmux_core::tools::call::ToolSpec;
 use tokio::sync::watch;
 
 use super::{SandboxSupervisor, loaded};

@@ -11,7 +11,7 @@
 
 use actix::prelude::*;
 use clawmux_core::conversation::command::{CreateSession, Inject, Renew, SessionCommand, Submit};
-use clawmux_core::conversation::event::{Event, Outcome, Published, Usage};
+use clawmux_core::conversation::event::{Event, Outcome, Published};
 use clawmux_core::conversation::lane;
 use clawmux_core::conversation::reply::SessionReply;
 use clawmux_core::conversation::turn::Turn;
@@ -19,6 +19,7 @@ use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{JobId, RunId, Ticket};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Patch;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::Due;
 use clawmux_core::schedule::job::{self, Firing, FiringState, HEARTBEAT, Job, JobReply, NEW_SESSION, Ran};

@@ -1,9 +1,9 @@
 //! What is asked about jobs.
 
 use actix::prelude::*;
-use clawmux_core::access::Principal;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::JobId;
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawmux_core::config::catalog::Catalog;
-use clawmux_core::config::{Agent, Approval, Config, ModelRef, Recovery};
+use clawmux_core::config::{Agent, Approval, Config};
 use clawmux_core::conversation::approval::Toolbox;
 use clawmux_core::conversation::router::Router;
-use clawmux_core::conversation::session::Limits;
+use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::limits::quota::Quota;
+use clawmux_core::provider::model::ModelRef;
 use clawmux_core::tools::messenger;
 use clawmux_core::tools::node::NodeTool;
 

@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use actix::Recipient;
-use clawmux_core::access::{Owner, Principal};
 use clawmux_core::conversation::approval::{Decided, News, Pending, knows_of, may_see};
 use clawmux_core::daemon::announcement::Announcement;
-use clawmux_core::ids::{ApprovalId, SessionKey};
+use clawmux_core::ids::{ApprovalId, Owner, SessionKey};
+use clawmux_core::principal::Principal;
 use clawmux_core::time::Timestamp;
 
 use crate::hub::Announce;
@@ -209,9 +209,9 @@ impl Approvals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::access::{Scope, Scopes};
     use clawmux_core::conversation::approval::{Asked, Decision};
-    use clawmux_core::conversation::event::ToolCall;
+    use clawmux_core::scope::{Scope, Scopes};
+    use clawmux_core::tools::call::ToolCall;
     use serde_json::json;
 
     fn pending(session: &str, call: &str, at: u64, bytes: usize) -> Pending {

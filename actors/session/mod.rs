@@ -37,10 +37,10 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::conversation::approval::Toolbox;
-use clawmux_core::conversation::event::Usage;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::conversation::session::Session as Conversation;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;

@@ -1,17 +1,18 @@
 //! What can be asked of one session, and how it is done.
 
 use actix::prelude::*;
-use clawmux_core::access::{Owner, Principal};
 use clawmux_core::conversation::approval::{ApprovalReply, Verdict};
-use clawmux_core::conversation::event::{Cause, Usage};
+use clawmux_core::conversation::event::Cause;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::conversation::reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Detached, Injected, SessionReply, Stopped,
 };
 use clawmux_core::conversation::session::{Submission, Submitted, prompt_bytes};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{ApprovalId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{ApprovalId, Owner, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::settings::Patch;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 
 use super::{Answered, HeldKey, Session};

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::access::Owner;
+use clawmux_core::ids::Owner;
 use clawmux_core::limits::quota::Held;
 
 /// What prompts that wait take of memory, in all sessions. Cheap to clone.

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use actix::prelude::*;
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::command::SessionCommand;
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
 
 use super::Subscribers;
 use crate::runtime::dispatch::Request;

@@ -8,14 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::{Owner, Principal, Scopes};
 use clawmux_core::conversation::command::{Inject, SessionCommand};
-use clawmux_core::conversation::event::{ToolCall, ToolResult};
 use clawmux_core::conversation::reply::{Injected, SessionReply};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{ConnectionId, RunId, Ticket};
+use clawmux_core::ids::{ConnectionId, Owner, RunId, Ticket};
+use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
+use clawmux_core::scope::Scopes;
 use clawmux_core::target::Target;
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::messenger::{Message, Sent, said};
 use serde_json::json;
 use tokio::sync::oneshot;

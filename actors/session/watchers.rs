@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::access::{Owner, Principal, Scope};
 use clawmux_core::conversation::approval::decides_all;
-use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::ids::{ConnectionId, Owner, Ticket};
+use clawmux_core::principal::Principal;
+use clawmux_core::scope::Scope;
 
 use crate::runtime::deliver::Client;
 

@@ -7,15 +7,16 @@ use std::task::Poll;
 use std::time::Instant;
 
 use actix::prelude::*;
-use clawmux_core::config::ModelRef;
 use clawmux_core::conversation::context::fit_soul;
-use clawmux_core::conversation::event::{ToolCall, ToolResult, Usage};
 use clawmux_core::conversation::lane;
 use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId};
 use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, Delta};
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::messenger;
 use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;

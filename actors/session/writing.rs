@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 use clawmux_core::conversation::approval::Pending;
-use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published, Usage};
+use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published};
 use clawmux_core::conversation::reply::{Deleted, SessionReply};
 use clawmux_core::conversation::session::Batch;
 use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{ApprovalId, RunId, Seq};
 use clawmux_core::limits::quota::{Kept, ROW_BYTES};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 
 use super::{Answered, ConnectionSink, Order, RETRY, Session};
@@ -119,7 +120,7 @@ impl Session {
         let (store, owner) = (self.deps.store.clone(), self.conversation.owner().clone());
         let is_about_bytes = matches!(
             error.detail,
-            Some(Detail::Limit { name: clawmux_core::limits::limit::Limit::StoreBytes, .. })
+            Some(Detail::Limit { name: clawmux_core::error::limit::Limit::StoreBytes, .. })
         );
         let told = async move {
             let named = ask(&store, ReadDispensable { owner, is_about_bytes }).await.flatten();

@@ -1,13 +1,13 @@
 //! What is asked about tool calls that wait for approval: answered here, and decisions by the session.
 
 use actix::prelude::*;
-use clawmux_core::access::Principal;
 use clawmux_core::conversation::approval::{
     ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such, not_yours,
 };
 use clawmux_core::error::Error;
 use clawmux_core::ids::ApprovalId;
 use clawmux_core::ids::SessionKey;
+use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
 
 use super::requests::Who;

@@ -1,9 +1,9 @@
 //! From what a request names to the session that is meant by it.
 
 use actix::prelude::*;
-use clawmux_core::access::Principal;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
+use clawmux_core::principal::Principal;
 use clawmux_core::target::Target;
 
 use super::SessionSupervisor;

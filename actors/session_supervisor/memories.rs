@@ -2,9 +2,10 @@
 //!
 //! Everybody remembers for himself; operators find and forget what belongs to anybody.
 
-use clawmux_core::access::{Owner, Principal, Scope};
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::memory::{Delete, Deleted, MemoryCommand, MemoryReply, NewMemory, Query, Stored};
+use clawmux_core::principal::Principal;
+use clawmux_core::scope::Scope;
 
 use super::reading::{described, no_such};
 use super::requests::answer;

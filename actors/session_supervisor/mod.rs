@@ -24,11 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::Owner;
 use clawmux_core::agents::subagent::SubAgentCommand;
 use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::error::Error;
-use clawmux_core::ids::{ConnectionId, SessionKey};
+use clawmux_core::ids::{ConnectionId, Owner, SessionKey};
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;

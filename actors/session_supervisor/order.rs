@@ -7,10 +7,9 @@
 
 use actix::dev::SendError;
 use actix::prelude::*;
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::reply::{Aborted, Detached, Injected, SessionReply};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::Attachment;
 use tokio::sync::oneshot;
 

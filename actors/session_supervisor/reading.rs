@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use actix::prelude::*;
-use clawmux_core::access::{Owner, Principal, Scope};
 use clawmux_core::config::catalog::Catalog;
 use clawmux_core::conversation::command::{self, SessionFilter};
 use clawmux_core::conversation::reply::{
@@ -12,7 +11,9 @@ use clawmux_core::conversation::reply::{
 };
 use clawmux_core::conversation::transcript::History;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{Seq, SessionKey};
+use clawmux_core::ids::{Owner, Seq, SessionKey};
+use clawmux_core::principal::Principal;
+use clawmux_core::scope::Scope;
 
 use crate::provider_supervisor::{BudgetStatus, ProviderSupervisor};
 use crate::runtime::ask::ask;

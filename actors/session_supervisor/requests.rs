@@ -1,12 +1,12 @@
 //! What is asked about sessions: ordered of the session that it is about, or read from the store.
 
 use actix::prelude::*;
-use clawmux_core::access::Principal;
 use clawmux_core::conversation::command::{SessionCommand, Submit};
 use clawmux_core::conversation::reply::{Aborted, SessionReply, Unwatched, Watching};
 use clawmux_core::conversation::session::Submission;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{LaneName, SessionKey};
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::attachment::{self, Attachment};
 use clawmux_core::prompt::settings::Patch;
 use clawmux_core::request::reply::Reply;

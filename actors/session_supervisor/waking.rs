@@ -5,13 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::Owner;
-use clawmux_core::config::Recovery;
 use clawmux_core::conversation::approval::Decided;
-use clawmux_core::conversation::event::{Event, Logged, Outcome, Usage};
-use clawmux_core::conversation::session::Session as Conversation;
+use clawmux_core::conversation::event::{Event, Logged, Outcome};
+use clawmux_core::conversation::session::{Recovery, Session as Conversation};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{AgentId, PluginName, Seq, SessionKey};
+use clawmux_core::ids::{AgentId, Owner, PluginName, Seq, SessionKey};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::tools::messenger;
 

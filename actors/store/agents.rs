@@ -294,9 +294,9 @@ fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use clawmux_core::access::Owner;
     use clawmux_core::agents::registry::Change;
-    use clawmux_core::conversation::event::Usage;
+    use clawmux_core::ids::Owner;
+    use clawmux_core::provider::usage::Usage;
     use clawmux_core::time::Timestamp;
 
     fn agent(id: &str, phase: Phase) -> Agent {

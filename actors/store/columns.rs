@@ -1,10 +1,9 @@
 //! How values of the core stand in columns. SQLite knows signed numbers alone: a number beyond them is cut
 //! as it is written, and one below zero, which nobody writes, is read as 0.
 
-use clawmux_core::access::Owner;
-use clawmux_core::conversation::event::Usage;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::ids::{Seq, SessionKey};
+use clawmux_core::ids::{Owner, Seq, SessionKey};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 use rusqlite::types::FromSql;
 use rusqlite::{Params, Row, RowIndex, Transaction};

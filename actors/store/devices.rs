@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use actix::Message;
+use clawmux_core::access::About;
 use clawmux_core::access::pairing::{self, Device, Grant};
-use clawmux_core::access::{About, Role, Scope, Scopes};
 use clawmux_core::error::Error;
+use clawmux_core::scope::{Role, Scope, Scopes};
 use rusqlite::{Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::access::Owner;
 use clawmux_core::error::Error;
+use clawmux_core::ids::Owner;
 use clawmux_core::limits::quota::{Kept, Quota};
 
 /// What owners hold in the log: as it was last committed, and what is on its way there. Cheap to clone

@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use actix::Message;
-use clawmux_core::conversation::event::Usage;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{JobId, RunId, SessionKey};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::schedule::job::{FIRINGS_MAX, Firing, FiringState, Job, Task};
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::time::Timestamp;
@@ -372,7 +372,7 @@ fn firing(row: &Row<'_>) -> Result<Firing, Failure> {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use clawmux_core::access::Owner;
+    use clawmux_core::ids::Owner;
     use clawmux_core::schedule::job::{NewJob, Order, Place};
 
     const DAY: u64 = 24 * 60 * 60 * 1000;

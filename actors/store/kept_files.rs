@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use actix::Message;
-use clawmux_core::access::Owner;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::Owner;
 use clawmux_core::memory::file::{FileAbout, FileId, FileRow, UploadId};
 use rusqlite::{OptionalExtension, Row, params};
 

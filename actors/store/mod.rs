@@ -51,12 +51,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, WrapFuture};
-use clawmux_core::access::Owner;
 pub use clawmux_core::conversation::log::segment::SEGMENT_BYTES_MAX;
 pub use clawmux_core::daemon::operator::{
     BackupReport, Listed, ListedMemory, MemoryTotals, Place, UsageGroup, UsageShare,
 };
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::Owner;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;

@@ -1,8 +1,8 @@
 //! What can be asked of the store: a message that says how the reader answers it.
 
 use actix::{Handler, Message, ResponseFuture};
-use clawmux_core::access::Owner;
 use clawmux_core::error::Error;
+use clawmux_core::ids::Owner;
 use tokio::sync::oneshot;
 
 use super::reader::Reader;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use actix::Message;
 use clawmux_core::access::token::{self, Estate, Kind, Ledger, Token, Use};
-use clawmux_core::access::{Owner, Scope, Scopes};
 use clawmux_core::error::Error;
+use clawmux_core::ids::Owner;
+use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 

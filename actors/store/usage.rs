@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use actix::Message;
-use clawmux_core::config::ModelRef;
-use clawmux_core::conversation::log::usage::{UsageRecord, UsageTotals};
+use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::daemon::command::DayUsage;
 use clawmux_core::daemon::operator::{UsageGroup, UsageShare};
 use clawmux_core::error::Error;
+use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::usage::UsageTotals;
 use clawmux_core::time::Timestamp;
 use rusqlite::params;
 

@@ -23,21 +23,23 @@ use clawmux_actors::runtime::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::runtime::dispatch::{Gone, Request, Routes};
 use clawmux_actors::runtime::observe::{Observe, Observed};
 use clawmux_actors::tokens::Used;
+use clawmux_core::access::auth::{ApiKey, Auth, LoopbackPolicy};
 use clawmux_core::access::authority::{Authority, digest};
-use clawmux_core::access::{
-    Admitted, Claim, Credentials, DeviceClaim, Grounds, Principal, Role, Scope, Scopes, Secret,
-};
-use clawmux_core::config::{ApiKey, Auth, Config, Gateway, Limits, LoopbackPolicy, OpenClaw};
+use clawmux_core::access::{Admitted, Claim, Credentials, DeviceClaim, Secret};
+use clawmux_core::config::{Config, Gateway, Limits, OpenClaw};
 use clawmux_core::conversation::command::SessionCommand;
-use clawmux_core::conversation::event::{Event, Logged, Outcome, Published, Usage};
+use clawmux_core::conversation::event::{Event, Logged, Outcome, Published};
 use clawmux_core::conversation::reply::{Aborted, Accepted, SessionReply};
 use clawmux_core::daemon::command::{DaemonCommand, DaemonReply, GetStatus, Status};
 use clawmux_core::dialect::Setup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::principal::{Grounds, Principal};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
+use clawmux_core::scope::{Role, Scope, Scopes};
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use futures::{SinkExt, StreamExt};

@@ -14,13 +14,13 @@ use clawmux_actors::store::{
     Append, Backup, FindRun, Finding, Load, ReadEvents, ReadHistory, ReadTranscript, Severity, Stop, Store,
     Unfinished, UsageSince, inspect,
 };
-use clawmux_core::access::Owner;
-use clawmux_core::conversation::event::{Event, Logged, Outcome, Usage};
+use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::reply::SessionRow;
 use clawmux_core::conversation::transcript::Said;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::prompt::settings::Settings;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 use rusqlite::Connection;
 

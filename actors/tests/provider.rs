@@ -18,14 +18,16 @@ use clawmux_actors::provider_supervisor::{BudgetStatus, Chat, ProviderSupervisor
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::RecordUsage;
 use clawmux_core::access::Secret;
-use clawmux_core::config::{self, Budgets, Config};
-use clawmux_core::conversation::event::{ToolCall, Usage};
-use clawmux_core::conversation::log::usage::{UsageRecord, UsageTotals};
+use clawmux_core::config::{self, Config};
+use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::prompt::thinking::Thinking;
-use clawmux_core::provider::meter::{Budget, Period};
-use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, Stop, ToolSpec};
+use clawmux_core::provider::meter::{Budget, Budgets, Period};
+use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::usage::{Usage, UsageTotals};
+use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, Stop};
+use clawmux_core::tools::call::{ToolCall, ToolSpec};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -46,7 +48,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         .collect();
     let models = providers
         .iter()
-        .map(|(name, _, _)| config::ModelRef { provider: (*name).to_owned(), model: format!("{name}-model") })
+        .map(|(name, _, _)| ModelRef { provider: (*name).to_owned(), model: format!("{name}-model") })
         .collect();
     let agent = config::Agent {
         id: "main".into(),

@@ -14,21 +14,20 @@ use clawmux_actors::store::{
     LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents, ReadHistory, ReadPrompt, ReadRow, ReadTranscript,
     RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageBy, UsageGroup, UsageSince,
 };
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::command::Before;
 use clawmux_core::conversation::context::PAST_IMAGE_BYTES_MAX;
-use clawmux_core::conversation::event::{
-    Cause, Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage,
-};
+use clawmux_core::conversation::event::{Cause, Event, Forgotten, Logged, Outcome};
 use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::conversation::transcript::{Message, Role, Said, Transcript};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 use futures::FutureExt as _;
 use futures::future::join_all;
 use proptest::prelude::*;

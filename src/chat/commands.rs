@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use clawmux_core::access::Owner;
 use clawmux_core::dialect::exoclaw::client as exoclaw;
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
 use serde_json::Value;
 
 use super::client::{ChatError, Client, Flow, NEW, OrNone};

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::access::Owner;
 use crate::error::{Error, ErrorCode};
 
 macro_rules! text_id {
@@ -164,7 +163,7 @@ pub struct Ticket(pub u64);
 /// that an owner is what stands before a `/` that comes before the first `:`.
 ///
 /// What a client says is a key in the client's own space, unless it is an operator who names another's
-/// ([`Principal::session`](crate::access::Principal::session)); and whoever is told of a key is told it
+/// ([`Principal::session`](crate::principal::Principal::session)); and whoever is told of a key is told it
 /// as he would say it ([`Self::seen_by`]).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(Arc<str>);
@@ -438,6 +437,30 @@ fn decode(part: &str) -> Option<Cow<'_, str>> {
     }
     out.push_str(rest);
     Some(Cow::Owned(out))
+}
+
+/// Whom a session, a key or a file belongs to. All admins are one owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// The operators.
+    Admins,
+    /// The credential with this name.
+    Credential(Arc<str>),
+}
+
+impl Owner {
+    /// How the log names it: empty for the admins.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Admins => "",
+            Self::Credential(name) => name,
+        }
+    }
+
+    /// The owner the log names so.
+    pub fn from_name(name: &str) -> Self {
+        if name.is_empty() { Self::Admins } else { Self::Credential(name.into()) }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`ids`], [`time`], [`error`], [`target`], [`swappable`] | the words everything else is said in |
+//! | [`ids`], [`time`], [`error`], [`scope`], [`principal`], [`target`], [`area`], [`swappable`] | the words everything else is said in |
 //! | [`prompt`] | what a prompt brings along, and how it is to be answered |
 //! | [`tools`] | manifests and grants of plugins, commands of nodes, what is built in |
 //! | [`limits`] | what bounds things, and who gives way |
@@ -25,6 +25,7 @@
 
 pub mod access;
 pub mod agents;
+pub mod area;
 pub mod config;
 pub mod conversation;
 pub mod daemon;
@@ -33,10 +34,12 @@ pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod memory;
+pub mod principal;
 pub mod prompt;
 pub mod provider;
 pub mod request;
 pub mod schedule;
+pub mod scope;
 pub mod swappable;
 pub mod target;
 pub mod time;

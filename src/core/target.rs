@@ -1,8 +1,8 @@
 //! Which session a request is about, before that is decided.
 
-use crate::access::Principal;
 use crate::error::Error;
 use crate::ids::SessionKey;
+use crate::principal::Principal;
 
 /// Where a message comes from, in the terms bindings are written in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use clawmux_core::access::Secret;
 use clawmux_core::access::jwt::{Claims, Signer};
-use clawmux_core::access::{Scope, Scopes, Secret};
+use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 

@@ -33,13 +33,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::access::pairing::{CredentialFault, PairingReason, PairingRequired};
-use clawmux_core::access::{
-    self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
-};
+use clawmux_core::access::{About, Admitted, Claim, Credentials, DeviceToken, Secret};
 use clawmux_core::agents::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
 use clawmux_core::agents::team::{Coordination, Relayed, Sent, TeamNews, TeamReply, TeamState, TeamStatus};
-use clawmux_core::config::ModelRef;
+use clawmux_core::area::Noted;
 use clawmux_core::config::catalog::{Access, AgentEntry, Catalog, ModelEntry};
 use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
 use clawmux_core::conversation::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
@@ -47,9 +44,7 @@ use clawmux_core::conversation::command::{
     Abort, Attach, AttachTurns, Clear, Close, CreateSession, Delete, DescribeSession, Detach, Export,
     GetBudgets, ListSummaries, ReadHistory, SessionCommand, Stop,
 };
-use clawmux_core::conversation::event::{
-    Cause, Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage,
-};
+use clawmux_core::conversation::event::{Cause, Event, Forgotten, Logged, Outcome, Published};
 use clawmux_core::conversation::reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview,
     SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, UnderWay, Unwatched,
@@ -58,7 +53,7 @@ use clawmux_core::conversation::reply::{
 use clawmux_core::conversation::transcript::{Entry, History, Message, Role, Said, Transcript};
 use clawmux_core::daemon::announcement::{Announcement, ChangeReason, SessionChange};
 use clawmux_core::daemon::command::{
-    DaemonCommand, DaemonReply, DayUsage, GetStatus, LogTail, Noted, Overview, Status,
+    DaemonCommand, DaemonReply, DayUsage, GetStatus, LogTail, Overview, Status,
 };
 use clawmux_core::daemon::health::{Figures, Part, Report};
 use clawmux_core::daemon::operator::{self, BackupReport, FoundSession, OperatorReply, Progress};
@@ -70,21 +65,28 @@ use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::xeno::Xeno;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
+use clawmux_core::error::credential::{CredentialFault, PairingReason, PairingRequired};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, Owner, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::memory::file::{FileAbout, FileId, FileList, FileReply, FileRow, Piece, UploadId, Written};
 use clawmux_core::memory::{self, Found, Kind, MemoryReply, Remembered, Stored, Tier};
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::{Assignment, Settings};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::provider::meter::{Budget, Period};
+use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{JobReply, Ran};
+use clawmux_core::scope;
+use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::target::Target;
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::node::{Invocation, Invoked, NodeFailure, NodeReply, NodeRow};
 use clawmux_core::tools::plugin::{
     ListPlugins, LoadPlugin, PluginCommand, PluginReply, PluginSummary, UnloadPlugin, Unloaded,
@@ -306,9 +308,9 @@ impl Stage {
                     request: request.into(),
                     reason: PairingReason::Scopes,
                     device: device.into(),
-                    role: access::Role::Operator,
+                    role: scope::Role::Operator,
                     scopes: Scopes::ADMIN,
-                    approved_roles: vec![access::Role::Operator],
+                    approved_roles: vec![scope::Role::Operator],
                     approved_scopes: Scopes::READONLY,
                 };
                 let error = ErrorCode::Forbidden.error("no").with(Detail::Pairing(Box::new(required)));
@@ -467,7 +469,7 @@ fn authentication(claim: &Claim) -> String {
         Credentials::ApiKey(key) => format!("? authenticate api-key {}", key.expose()),
         Credentials::Jwt(token) => format!("? authenticate jwt {}", token.expose()),
     };
-    if claim.role != access::Role::Operator {
+    if claim.role != scope::Role::Operator {
         let _ = write!(line, " role={:?}", claim.role);
     }
     if let Some(scopes) = claim.scopes {
@@ -492,7 +494,7 @@ fn key_of(text: &str) -> Result<SessionKey, String> {
 }
 
 fn fault_of(reason: &str, at: u64) -> Result<CredentialFault, String> {
-    use clawmux_core::access::jwt::Refusal;
+    use clawmux_core::error::credential::Refusal;
     let at = Timestamp::from_millis(at);
     let jwt = [
         Refusal::Malformed,
@@ -983,7 +985,7 @@ fn announcement_of(value: &Value) -> Result<Announcement, String> {
                         ..About::default()
                     },
                     device: present["device"].as_str().map(Arc::from),
-                    role: access::Role::Operator,
+                    role: scope::Role::Operator,
                     scopes: Scopes::READONLY,
                     reason: text(present, "reason"),
                     text: present["text"].as_str().map(str::to_owned),

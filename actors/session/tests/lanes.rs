@@ -1,13 +1,14 @@
 //! Runs of several sessions that take place one at a time, and what an agent sends from one to another.
 
 use clawmux_core::conversation::command::{Abort, AbortLane, SessionCommand};
-use clawmux_core::conversation::event::{Cause, ToolResult};
+use clawmux_core::conversation::event::Cause;
 use clawmux_core::conversation::lane;
 use clawmux_core::conversation::reply::{Aborted, SessionReply};
 use clawmux_core::error::ErrorCode;
 use clawmux_core::prompt::attachment::Kind;
 use clawmux_core::prompt::local_file::{Form, LocalFile};
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::ToolResult;
 use serde_json::{Value, json};
 
 use super::*;

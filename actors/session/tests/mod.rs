@@ -13,26 +13,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::access::{About, Owner, Principal, Scope, Scopes};
+use clawmux_core::access::About;
+use clawmux_core::config::Config;
 use clawmux_core::config::catalog::Catalog;
-use clawmux_core::config::{Config, Recovery};
 use clawmux_core::conversation::command::{
     Abort, Attach, Clear, CreateSession, Detach, GetBudgets, ReadHistory, Reset, SessionCommand, Stop,
     Submit, Unwatch, Watch,
 };
 use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome};
-use clawmux_core::conversation::log::usage::UsageTotals;
 use clawmux_core::conversation::reply::{
     Aborted, Accepted, Attached, Detached, SessionReply, Stopped, Unwatched, Watching,
 };
 use clawmux_core::conversation::router::Router;
-use clawmux_core::conversation::session::Limits;
+use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::conversation::transcript::Role;
-use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{AgentId, ConnectionId, Owner, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::limits::quota::Quota;
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::provider::usage::UsageTotals;
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
+use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::swappable::Swappable;
 use clawmux_core::target::{Route, Target};
 use clawmux_core::tools::node::{Invocation, NodeTool};

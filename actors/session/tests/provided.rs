@@ -4,13 +4,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clawmux_core::access::Secret;
-use clawmux_core::config::{self, ModelRef};
+use clawmux_core::config;
 use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::ProviderKind;
+use clawmux_core::provider::model::ModelRef;
 use serde_json::{Value, json};
 
 use super::upstream::{self, Turn, Upstream};

@@ -1,10 +1,10 @@
 //! Sessions that wake, sleep and start anew.
 
 use clawmux_core::conversation::approval::Toolbox;
-use clawmux_core::conversation::event::Usage;
 use clawmux_core::conversation::session::{Batch, Session as Conversation, Submission};
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::Delta;
+use clawmux_core::provider::usage::Usage;
 
 use super::*;
 use crate::session::{Report, Subscribers};

@@ -7,11 +7,10 @@
 //! that is moved next.
 
 use actix::{Handler, Message, ResponseFuture};
-use clawmux_core::access::Owner;
 use clawmux_core::daemon::operator::{ListedMemory, MemoryTotals};
+use clawmux_core::error::limit::Limit;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::SessionKey;
-use clawmux_core::limits::limit::Limit;
+use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::memory::text::Index;
 use clawmux_core::memory::{ENTRIES_MAX, Embedding, Kind, OWNER_BYTES_MAX, Tier};
 use clawmux_core::time::Timestamp;

@@ -10,9 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use actix::{AsyncContext, Handler, Message, ResponseFuture};
-use clawmux_core::access::Owner;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::memory::rank::{Best, Candidate, Hit};
 use clawmux_core::memory::{ANSWER_BYTES_MAX, Found, Question, Remembered, Tier};
 use rusqlite::{OptionalExtension, Transaction, params};

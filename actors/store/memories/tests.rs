@@ -243,8 +243,8 @@ async fn who_has_as_much_as_one_may_is_refused_and_keeps_what_he_has() {
     remember(&store, memory("1", &ci(), "tea")).await.unwrap();
     stop(store).await;
     for (column, limit, name) in [
-        ("semantic", ENTRIES_MAX, clawmux_core::limits::limit::Limit::MemoryEntries),
-        ("bytes", OWNER_BYTES_MAX, clawmux_core::limits::limit::Limit::MemoryBytes),
+        ("semantic", ENTRIES_MAX, clawmux_core::error::limit::Limit::MemoryEntries),
+        ("bytes", OWNER_BYTES_MAX, clawmux_core::error::limit::Limit::MemoryBytes),
     ] {
         let set = |value: u64| {
             let db = rusqlite::Connection::open(&path).unwrap();

@@ -1,10 +1,9 @@
 //! Which session, and which run, is meant by the name that somebody has for it.
 
 use actix::Message;
-use clawmux_core::access::Owner;
-use clawmux_core::conversation::event::Usage;
 use clawmux_core::error::Error;
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
+use clawmux_core::provider::usage::Usage;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::Reader;

@@ -7,8 +7,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use clawmux_core::access::Owner;
-use clawmux_core::config::ModelRef;
 use clawmux_core::conversation::answer::Answer;
 use clawmux_core::conversation::approval::Asked;
 use clawmux_core::conversation::command::Before;
@@ -18,7 +16,8 @@ use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::conversation::reply::{Preview, UnderWay};
 use clawmux_core::conversation::transcript::{Entry, History, Message, Role, Said, Transcript};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use clawmux_core::ids::{CallId, Owner, PluginName, RunId, Seq, SessionKey};
+use clawmux_core::provider::model::ModelRef;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::{Reader, Span, Text, events_of, logged, session_row, sessions, span};

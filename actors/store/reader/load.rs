@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use actix::Message;
 use clawmux_core::conversation::context::Showing;
-use clawmux_core::conversation::event::{Event, Logged, Usage};
+use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::log::record;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::{Attachment, Kind};
 use clawmux_core::prompt::settings::Settings;
+use clawmux_core::provider::usage::Usage;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::events::attached;

@@ -1,10 +1,9 @@
 //! What may be deleted, and how large the database was.
 
 use actix::Message;
-use clawmux_core::access::Owner;
 use clawmux_core::daemon::operator::Place;
 use clawmux_core::error::Error;
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::time::Timestamp;
 use rusqlite::{Row, params};
 

@@ -2,14 +2,13 @@
 //! among a hundred thousand looks at a hundred.
 
 use actix::Message;
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::command::SessionFilter;
 use clawmux_core::conversation::event::{Event, Outcome};
 use clawmux_core::conversation::log::record;
 use clawmux_core::conversation::reply::{LastRun, SessionList, SessionRow, SessionState, SessionSummary};
 use clawmux_core::daemon::operator::{Listed, Place};
 use clawmux_core::error::Error;
-use clawmux_core::ids::{RunId, SessionKey};
+use clawmux_core::ids::{Owner, RunId, SessionKey};
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 
 use super::{Reader, session_row};

@@ -33,10 +33,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::log::page;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection, params};
 use tokio::sync::oneshot;

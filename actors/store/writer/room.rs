@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use clawmux_core::access::Owner;
+use clawmux_core::ids::Owner;
 use clawmux_core::limits::quota::Kept;
 use rusqlite::{OptionalExtension, params};
 

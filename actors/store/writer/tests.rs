@@ -5,9 +5,9 @@ use crate::store::log_writer::Deletion;
 use crate::store::query::Query;
 use crate::store::reader::Reader;
 use crate::store::{Append, Load, ReadEvents};
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::event::Outcome;
 use clawmux_core::conversation::event::{Event, Logged};
+use clawmux_core::ids::Owner;
 use clawmux_core::limits::quota::Kept;
 
 struct Log {
@@ -239,7 +239,7 @@ fn pages_live_as_long_as_a_step_that_streams_needs_them() {
         log.write(&[&[text(seq, "a")]]).remove(0).unwrap();
     }
     assert_eq!(log.pages(), 8);
-    let step_ended = || Event::StepEnded { usage: clawmux_core::conversation::event::Usage::default() };
+    let step_ended = || Event::StepEnded { usage: clawmux_core::provider::usage::Usage::default() };
     log.write(&[&[text(10, "a")], &[(11, step_ended())]]).remove(0).unwrap();
     assert_eq!(log.pages(), 0, "what began and ended within the group needs no page either");
     let end = (13, Event::Ended { outcome: Outcome::Completed, usage: Default::default() });
@@ -256,8 +256,7 @@ fn pages_nobody_needs_go_a_few_at_a_time() {
     for seq in 2..100 {
         log.write(&[&[text(seq, "a")]]).remove(0).unwrap();
     }
-    let step_ended =
-        |seq| (seq, Event::StepEnded { usage: clawmux_core::conversation::event::Usage::default() });
+    let step_ended = |seq| (seq, Event::StepEnded { usage: clawmux_core::provider::usage::Usage::default() });
     log.write(&[&[step_ended(100)]]).remove(0).unwrap();
     assert_eq!(log.pages(), 98 - 32);
     log.write(&[&[step_ended(101)]]).remove(0).unwrap();

@@ -25,7 +25,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::Sha256;
 
-use super::{Scope, Scopes, Secret};
+use super::Secret;
+use crate::error::credential::Refusal;
+use crate::scope::{Scope, Scopes};
 use crate::time::Timestamp;
 
 /// The longest token that is looked at, in bytes.
@@ -57,88 +59,6 @@ pub struct Claims {
     pub expires: Timestamp,
     /// Its own name, by which it can be revoked.
     pub id: Option<Arc<str>>,
-}
-
-/// Why a token does not hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
-    /// It has not three parts, or is longer than [`BYTES_MAX`].
-    Malformed,
-    /// Its header can't be read.
-    HeaderInvalid,
-    /// It is signed in another way.
-    AlgorithmUnsupported,
-    /// It is signed with another secret, or was changed.
-    SignatureInvalid,
-    /// Its payload is not JSON.
-    PayloadInvalid,
-    /// A claim is missing or of another type.
-    PayloadSchemaInvalid,
-    /// It has expired.
-    Expired {
-        /// When.
-        at: Timestamp,
-    },
-    /// It holds later, or was issued later than now.
-    NotYetValid,
-    /// It lives longer than is configured.
-    LifeTooLong,
-    /// Somebody else issued it.
-    IssuerMismatch,
-    /// It is for somebody else.
-    AudienceMismatch,
-    /// It is one of this daemon's and was revoked.
-    Revoked,
-    /// No secret is configured.
-    NotConfigured,
-}
-
-impl Refusal {
-    /// The reason's name, as clients know it.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Malformed => "jwt_malformed",
-            Self::HeaderInvalid => "jwt_header_invalid",
-            Self::AlgorithmUnsupported => "jwt_algorithm_unsupported",
-            Self::SignatureInvalid => "jwt_signature_invalid",
-            Self::PayloadInvalid => "jwt_payload_invalid",
-            Self::PayloadSchemaInvalid => "jwt_payload_schema_invalid",
-            Self::Expired { .. } => "jwt_expired",
-            Self::NotYetValid => "jwt_not_yet_valid",
-            Self::LifeTooLong => "jwt_life_too_long",
-            Self::IssuerMismatch => "jwt_issuer_mismatch",
-            Self::AudienceMismatch => "jwt_audience_mismatch",
-            Self::Revoked => "jwt_revoked",
-            Self::NotConfigured => "jwt_not_configured",
-        }
-    }
-
-    /// For people.
-    pub const fn message(self) -> &'static str {
-        match self {
-            Self::Malformed => "JWT malformed",
-            Self::HeaderInvalid => "JWT header invalid",
-            Self::AlgorithmUnsupported => "JWT algorithm unsupported: it must be HS256",
-            Self::SignatureInvalid => "JWT signature invalid",
-            Self::PayloadInvalid => "JWT payload invalid",
-            Self::PayloadSchemaInvalid => "JWT claims invalid",
-            Self::Expired { .. } => "JWT expired",
-            Self::NotYetValid => "JWT not valid yet: its nbf or iat is in the future",
-            Self::LifeTooLong => "JWT lives too long: from iat to exp is more than auth.jwt.max_life_days",
-            Self::IssuerMismatch => "JWT issuer mismatch",
-            Self::AudienceMismatch => "JWT audience mismatch",
-            Self::Revoked => "JWT revoked",
-            Self::NotConfigured => "no JWT is accepted here: no secret is configured ([auth.jwt])",
-        }
-    }
-
-    /// Whether whoever showed it does not know the secret that it should be signed with.
-    pub const fn is_guess(self) -> bool {
-        matches!(
-            self,
-            Self::Malformed | Self::HeaderInvalid | Self::AlgorithmUnsupported | Self::SignatureInvalid
-        )
-    }
 }
 
 /// Checks tokens and makes them.

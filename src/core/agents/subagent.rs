@@ -1,11 +1,10 @@
 //! Agents that are put to work for a session, each in a session of its own: what can be asked about
 //! them and how they are. The rules are [`crew`](crate::agents::registry)'s.
 
-use crate::access::Owner;
-use crate::conversation::event::Usage;
+use crate::area::area;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{SessionKey, SubAgentId, TeamId};
-use crate::request::ask::area;
+use crate::ids::{Owner, SessionKey, SubAgentId, TeamId};
+use crate::provider::usage::Usage;
 use crate::target::Target;
 use crate::time::Timestamp;
 

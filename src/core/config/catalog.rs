@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::{Agent, Config, ModelRef, Provider};
+use crate::config::{Agent, Config, Provider};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, PluginName};
 use crate::prompt::settings::Settings;
 use crate::provider::ProviderKind;
+use crate::provider::model::ModelRef;
 
 /// The agents and models of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::load::check_name;
 use super::section::{Report, Section, nearest};
 use super::tree::Origin;
-use super::{ApiKey, Auth, Jwt, LoopbackPolicy};
+use crate::access::Secret;
+use crate::access::auth::{ApiKey, Auth, Jwt, LoopbackPolicy};
 use crate::access::authority::{SECRET_CHARS_GOOD, SECRET_CHARS_MIN, digest, is_exposed};
 use crate::access::jwt::SECRET_BYTES_MIN;
 use crate::access::token::RESERVED;
-use crate::access::{Scope, Scopes, Secret};
+use crate::scope::{Scope, Scopes};
 
 /// What was found where a secret may be named.
 pub(super) struct Sought {

@@ -14,14 +14,16 @@ use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Approval, Approvals, Budgets, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin,
-    Recovery, Scheduler, Store, Xeno, credentials, models,
+    Approval, Approvals, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin, Scheduler,
+    Store, Xeno, credentials, models,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
 use crate::conversation::router::Binding;
+use crate::conversation::session::Recovery;
 use crate::ids::{AgentId, PluginName};
 use crate::prompt::run_options::PROMPT_COST;
+use crate::provider::meter::Budgets;
 use crate::schedule::Cron;
 use crate::tools::plugin::Capability;
 

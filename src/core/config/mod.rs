@@ -42,10 +42,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::access::{Scopes, Secret};
+use crate::access::Secret;
+use crate::access::auth::Auth;
 use crate::conversation::router::Binding;
+use crate::conversation::session::Recovery;
 use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
+use crate::provider::meter::Budgets;
+use crate::provider::model::ModelRef;
 use crate::tools::node::NodeTool;
 use crate::tools::plugin::Capability;
 
@@ -119,56 +123,6 @@ pub struct Gateway {
     pub drain_timeout: Duration,
 }
 
-/// `[auth]`: credentials, already read from their environment variable or file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Auth {
-    /// The shared operator token.
-    pub token: Option<Secret>,
-    /// `[auth.jwt]`; none where no secret is set.
-    pub jwt: Option<Jwt>,
-    /// What loopback needs.
-    pub loopback: LoopbackPolicy,
-    /// `[[auth.api_keys]]`
-    pub api_keys: Vec<ApiKey>,
-}
-
-/// `[auth.jwt]`: which JWTs are let in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Jwt {
-    /// What they are signed with: at least 32 bytes.
-    pub secret: Secret,
-    /// Who must have issued them.
-    pub issuer: String,
-    /// Whom they must be for.
-    pub audience: String,
-    /// How long they may live, from `iat` to `exp`; none = as long as they say.
-    pub max_life: Option<Duration>,
-}
-
-/// Whether a connection over loopback needs a credential.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoopbackPolicy {
-    /// Only where one is configured.
-    Auto,
-    /// Always.
-    Required,
-    /// Never, for exoclaw.
-    Skip,
-}
-
-/// One configured API key: only its digest is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApiKey {
-    /// Its name, for logs and as owner.
-    pub name: String,
-    /// SHA-256 of the key.
-    pub sha256: [u8; 32],
-    /// How many characters it has, where that is known.
-    pub chars: Option<usize>,
-    /// What it allows.
-    pub scopes: Scopes,
-}
-
 /// `[providers.NAME]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provider {
@@ -197,21 +151,6 @@ pub struct Agent {
     pub tools: Vec<PluginName>,
     /// The commands of nodes it is offered as tools, while the node is connected.
     pub node_tools: Vec<NodeTool>,
-}
-
-/// A model of a configured provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelRef {
-    /// The provider's name in `[providers]`.
-    pub provider: String,
-    /// The model's name there.
-    pub model: String,
-}
-
-impl std::fmt::Display for ModelRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.provider, self.model)
-    }
 }
 
 /// `[[plugins]]`
@@ -248,17 +187,6 @@ pub enum Approval {
 pub struct Approvals {
     /// How long a call waits for approval; then it counts as denied.
     pub timeout: Duration,
-}
-
-/// `[budgets]`: tokens; 0 = unlimited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Budgets {
-    /// Over the life of a session.
-    pub session: u64,
-    /// Over a calendar day, UTC.
-    pub daily: u64,
-    /// Over a calendar month, UTC.
-    pub monthly: u64,
 }
 
 /// `[limits]`
@@ -350,15 +278,6 @@ pub struct Store {
     /// While the log takes more bytes, the sessions that were not used for longest are deleted; 0 = no
     /// bound.
     pub max_bytes: u64,
-}
-
-/// What becomes of a run the daemon's end cut off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
-    /// It goes on from its last finished step.
-    Resume,
-    /// It ends as interrupted.
-    Interrupt,
 }
 
 /// `[log]`

@@ -7,9 +7,10 @@ use super::credentials::Secrets;
 use super::load::{EMBEDDED_PLUGINS, check_name};
 use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
-use super::{Agent, ModelRef, Plugin, Provider};
+use super::{Agent, Plugin, Provider};
 use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
+use crate::provider::model::ModelRef;
 use crate::provider::openai::is_openai;
 use crate::tools::node::NodeTool;
 

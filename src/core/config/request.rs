@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::Value as Json;
 
+use crate::area::area;
 use crate::ids::AgentId;
-use crate::request::ask::area;
 use crate::time::Timestamp;
 
 area! {

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::access::Scope;
 use crate::access::authority::digest;
+use crate::scope::Scope;
+use crate::scope::Scopes;
 
 const SAMPLE: &str = include_str!("../../../gateway.toml");
 

@@ -52,7 +52,7 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::event::Usage;
+    use crate::provider::usage::Usage;
 
     #[test]
     fn steps_are_joined_and_what_a_restart_made_void_is_not_there() {

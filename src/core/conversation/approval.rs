@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::access::{Owner, Principal, Scope};
-use crate::conversation::event::ToolCall;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{ApprovalId, CallId, PluginName, RunId, SessionKey};
+use crate::ids::{ApprovalId, CallId, Owner, PluginName, RunId, SessionKey};
+use crate::principal::Principal;
+use crate::scope::Scope;
 use crate::time::Timestamp;
+use crate::tools::call::ToolCall;
 
 /// The most bytes of an input that is given in place of the model's, as JSON.
 pub const INPUT_BYTES_MAX: usize = 256 * 1024;
@@ -298,7 +299,7 @@ pub fn decided_already(id: &ApprovalId, what: Option<&str>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Scopes;
+    use crate::scope::Scopes;
     use serde_json::json;
 
     #[test]

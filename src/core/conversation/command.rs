@@ -1,6 +1,6 @@
 //! What can be asked about sessions: what is said in them, what they are set to, who follows them.
 
-use crate::access::Principal;
+use crate::area::area;
 use crate::conversation::event::Cause;
 use crate::conversation::reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, Preview,
@@ -10,12 +10,12 @@ use crate::conversation::transcript::{History, Role, Transcript};
 use crate::error::Error;
 use crate::ids::{AgentId, LaneName, RunId, Seq, SessionKey, Ticket};
 use crate::memory::file::FileId;
+use crate::principal::Principal;
 use crate::prompt::attachment::Attachment;
 use crate::prompt::local_file::LocalFile;
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Patch;
 use crate::provider::meter::Budget;
-use crate::request::ask::area;
 use crate::target::Target;
 use crate::time::Timestamp;
 

@@ -130,7 +130,8 @@ pub fn estimate_turn(prompt: &str, attachments: &[Attachment], turn: &Turn) -> u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::event::{Event, Usage};
+    use crate::conversation::event::Event;
+    use crate::provider::usage::Usage;
     use proptest::prelude::*;
 
     fn exchange(prompt: &str, answer: &str) -> Exchange {

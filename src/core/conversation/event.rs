@@ -4,84 +4,17 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use serde_json::Value;
 
-use crate::access::Owner;
 use crate::conversation::approval::{Asked, Decided, Decision};
 use crate::error::Error;
-use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use crate::ids::{Owner, RunId, Seq, SessionKey};
 use crate::prompt::attachment::{self, Attachment};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Settings;
+use crate::provider::thought::{SignatureData, ThoughtSignature};
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
-
-/// Tokens a provider counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Read by the model, cached ones included.
-    pub input_tokens: u64,
-    /// Written by it.
-    pub output_tokens: u64,
-}
-
-impl Usage {
-    /// Both together, as budgets count.
-    pub fn total(self) -> u64 {
-        self.input_tokens.saturating_add(self.output_tokens)
-    }
-}
-
-impl std::ops::AddAssign for Usage {
-    fn add_assign(&mut self, other: Self) {
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-    }
-}
-
-/// A tool call the model asks for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ToolCall {
-    /// The provider's name for the call.
-    pub id: CallId,
-    /// The tool.
-    pub name: PluginName,
-    /// Its input. What the model wrote where that is not JSON is a JSON string of it, and the
-    /// call is answered with an error instead of being made.
-    pub input: Value,
-}
-
-/// What became of a tool call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ToolResult {
-    /// The call.
-    pub call: CallId,
-    /// What the model is told.
-    pub content: String,
-    /// Whether it failed.
-    pub is_error: bool,
-}
-
-/// What a provider wants back with a thought, so that the model can go on from it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SignatureData {
-    /// Nothing but the thought itself.
-    Bare,
-    /// A signature over the thought.
-    Signature(String),
-    /// The thought, encrypted: it has no text.
-    Redacted(String),
-}
-
-/// The end of a thought, to which a provider wants something back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ThoughtSignature {
-    /// How many bytes of the step's thoughts it covers: those after the seal before it.
-    pub thought_bytes: usize,
-    /// How many bytes of the step's text were said before it.
-    pub text_bytes: usize,
-    /// What goes back with it.
-    pub proof: SignatureData,
-}
+use crate::tools::call::{ToolCall, ToolResult};
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,7 +130,7 @@ impl Event {
                     content.len() + attachment::held_bytes(attachments)
                 }
                 Self::Text(text) | Self::Thought(text) => text.len(),
-                Self::Sealed(seals) => seals.iter().map(ThoughtSignature::bytes).sum(),
+                Self::Sealed(seals) => seals.iter().map(|seal| EVENT_BYTES + seal.bytes()).sum(),
                 Self::ToolCalled(call) | Self::ApprovalAsked(Asked { call, .. }) => {
                     call.input.to_string().len()
                 }
@@ -282,17 +215,6 @@ impl Event {
     /// own then, so that one who was cut off between them is told the rest.
     pub fn numbers(&self) -> u64 {
         if matches!(self, Self::Ended { .. }) { 3 } else { 1 }
-    }
-}
-
-impl ThoughtSignature {
-    /// How much it counts where bytes are bounded.
-    fn bytes(&self) -> usize {
-        EVENT_BYTES
-            + match &self.proof {
-                SignatureData::Bare => 0,
-                SignatureData::Signature(proof) | SignatureData::Redacted(proof) => proof.len(),
-            }
     }
 }
 

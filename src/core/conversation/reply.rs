@@ -1,12 +1,12 @@
 //! What is answered about sessions.
 
-use crate::access::Owner;
-use crate::config::ModelRef;
-use crate::conversation::event::{Logged, Usage};
+use crate::conversation::event::Logged;
 use crate::conversation::transcript::{History, Role, Transcript};
-use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use crate::ids::{CallId, Owner, PluginName, RunId, Seq, SessionKey};
 use crate::prompt::settings::Settings;
 use crate::provider::meter::Budget;
+use crate::provider::model::ModelRef;
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 /// The answer to a [`SessionCommand`](crate::conversation::command::SessionCommand).

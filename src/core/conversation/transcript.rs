@@ -1,10 +1,10 @@
 //! What was said in a conversation, as clients are told it.
 
-use crate::config::ModelRef;
-use crate::conversation::event::Usage;
 use crate::conversation::reply::{SessionRow, UnderWay};
 use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
 use crate::prompt::attachment::Attachment;
+use crate::provider::model::ModelRef;
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 /// The last messages of a session.

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use crate::access::pairing::News;
-use crate::access::{Owner, Principal, Scope};
 use crate::agents::registry;
 use crate::agents::subagent::{AgentChange, AgentNews};
 use crate::agents::team::TeamNews;
@@ -18,8 +17,10 @@ use crate::conversation::event::{Event, Logged};
 use crate::daemon::command::Overview;
 use crate::daemon::health::Report;
 use crate::daemon::presence::Presence;
-use crate::ids::{Seq, SessionKey};
+use crate::ids::{Owner, Seq, SessionKey};
+use crate::principal::Principal;
 use crate::schedule::job::{self, JobNews};
+use crate::scope::Scope;
 
 /// Something that whoever may know of it is told.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::config::ModelRef;
+use crate::area::Noted;
+use crate::area::area;
 use crate::config::catalog::Catalog;
-use crate::conversation::event::Usage;
 use crate::conversation::reply::SessionRow;
 use crate::daemon::health::Report;
 use crate::daemon::presence::{Presence, Told};
 use crate::error::Error;
 use crate::ids::LaneName;
-use crate::request::ask::area;
+use crate::provider::model::ModelRef;
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 area! {
@@ -117,10 +118,6 @@ pub struct ListUsage {
 /// The agents and models there are to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetCatalog;
-
-/// It was taken, or came too late to be of use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Noted;
 
 /// How the daemon is.
 #[derive(Clone, Debug, PartialEq, Eq)]

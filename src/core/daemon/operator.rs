@@ -5,18 +5,17 @@ use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
 
-use crate::access::Owner;
+use crate::area::area;
 use crate::config::Origin;
 use crate::config::request::ConfigIssue;
-use crate::conversation::event::{Logged, Usage};
-use crate::conversation::log::usage::UsageTotals;
+use crate::conversation::event::Logged;
 use crate::conversation::reply::SessionSummary;
 use crate::daemon::command::Status;
-use crate::ids::{AgentId, ConnectionId, PluginName, Seq, SessionKey};
+use crate::ids::{AgentId, ConnectionId, Owner, PluginName, Seq, SessionKey};
 use crate::memory::{Kind, Tier};
 use crate::prompt::settings::Settings;
 use crate::provider::meter::Budget;
-use crate::request::ask::area;
+use crate::provider::usage::{Usage, UsageTotals};
 use crate::time::Timestamp;
 use crate::tools::plugin::{PluginSummary, Unloaded};
 

@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::{About, Role, Scopes};
+use crate::access::About;
 use crate::ids::ConnectionId;
+use crate::scope::{Role, Scopes};
 use crate::time::Timestamp;
 
 /// How long a client is shown after it has left, or after what was told of it.

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Turn;
-use crate::access::Scope;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
 use crate::request::ask::Ask;
 pub(super) use crate::request::ask::misfit;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
+use crate::scope::Scope;
 
 /// How many requests of one connection may wait for an answer at once.
 const IN_FLIGHT_MAX: usize = 256;

@@ -24,7 +24,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use crate::access::{Admitted, Claim, Scope, Scopes};
+use crate::access::{Admitted, Claim};
 use crate::config::catalog::Catalog;
 use crate::conversation::event::Published;
 use crate::daemon::announcement::Announcement;
@@ -33,6 +33,7 @@ use crate::error::Error;
 use crate::ids::{ConnectionId, RunId, Seq, Ticket};
 use crate::request::command::{Command, Request};
 use crate::request::reply::Reply;
+use crate::scope::{Scope, Scopes};
 use crate::time::Timestamp;
 use crate::tools::node::Invocation;
 

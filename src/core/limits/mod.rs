@@ -3,6 +3,5 @@
 
 pub mod fair;
 pub mod inflate;
-pub mod limit;
 pub mod quota;
 pub mod unfinished;

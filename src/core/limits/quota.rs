@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use crate::access::Owner;
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::limits::limit::Limit;
+use crate::ids::Owner;
 
 /// What a row of the log takes besides what is in it, about, in bytes.
 pub const ROW_BYTES: u64 = 64;

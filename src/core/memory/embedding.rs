@@ -3,8 +3,8 @@
 //! Only the direction of one counts, so it is kept at length 1 and the cosine of two is their product.
 //! Vectors of different lengths come from different models and are never compared.
 
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::limits::limit::Limit;
 
 /// The most numbers of one.
 pub const DIMENSIONS_MAX: usize = 4096;

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::access::Owner;
+use crate::area::area;
 use crate::error::{Error, ErrorCode};
-use crate::request::ask::area;
+use crate::ids::Owner;
 use crate::time::Timestamp;
 
 /// How many bytes of a file are read at once for who gets it. Above what a connection may have

@@ -24,11 +24,10 @@ pub mod text;
 
 use serde_json::{Map, Value as Json};
 
-use crate::access::Owner;
+use crate::area::area;
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::ids::SessionKey;
-use crate::limits::limit::Limit;
-use crate::request::ask::area;
+use crate::ids::{Owner, SessionKey};
 use crate::target::Target;
 use crate::time::Timestamp;
 pub use embedding::Embedding;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::limits::limit::Limit;
 
 /// The most attachments of one prompt.
 pub const ATTACHMENTS_MAX: usize = 16;

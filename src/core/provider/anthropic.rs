@@ -21,14 +21,16 @@ use super::decoder::Progress;
 use super::json::Text;
 use super::sse::Event;
 use super::{
-    ANSWER_TOKENS_MIN, Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, Thought, parts,
-    thinking_tokens, version,
+    ANSWER_TOKENS_MIN, Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, parts, thinking_tokens,
+    version,
 };
 use crate::access::Secret;
-use crate::conversation::event::{SignatureData, ToolCall, Usage};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{CallId, PluginName};
 use crate::prompt::thinking::Thinking;
+use crate::provider::thought::{SignatureData, Thought};
+use crate::provider::usage::Usage;
+use crate::tools::call::ToolCall;
 
 /// The version of the API this module speaks.
 const VERSION: &str = "2023-06-01";
@@ -528,61 +530,13 @@ fn stop(reason: &str) -> Stop {
 mod tests {
     use super::super::{Decoder, ProviderKind};
     use super::*;
-    use crate::conversation::event::ToolResult;
     use crate::provider::tests::{self, Decoded, call, damaged, echo, every_cut, every_split, file, request};
+    use crate::tools::call::ToolResult;
     use proptest::prelude::*;
     use serde_json::json;
 
     /// Text, two tool calls (one without arguments) and what else the documentation shows.
-    const STREAM: &str = r#"event: message_start
-data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","content":[],"model":"claude","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":472,"cache_creation_input_tokens":100,"cache_read_input_tokens":20,"output_tokens":2}}}
-
-event: content_block_start
-data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}
-
-event: ping
-data: {"type": "ping"}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Okay, İ look"}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" up\n\ud83d\ude00 \"it\"."}}
-
-event: content_block_stop
-data: {"type":"content_block_stop","index":0}
-
-event: content_block_start
-data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"toolu_01","name":"get_weather","input":{}}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":""}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"location\":"}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":" \"São Paulo\"}"}}
-
-event: content_block_stop
-data: {"type":"content_block_stop","index":1}
-
-event: content_block_start
-data: {"type":"content_block_start","index":2,"content_block":{"type":"tool_use","id":"toolu_02","name":"clock","input":{}}}
-
-event: content_block_stop
-data: {"type":"content_block_stop","index":2}
-
-event: something_new
-data: {"type":"something_new","delta":{"type":"thinking_delta","thinking":"..."}}
-
-event: message_delta
-data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":89}}
-
-event: message_stop
-data: {"type":"message_stop"}
-
-"#;
+    const STREAM: &str = include_str!("streams/anthropic.sse");
 
     fn decode(chunks: &[&[u8]]) -> Decoded {
         tests::decode(ProviderKind::Anthropic, chunks)
@@ -685,52 +639,7 @@ data: {"type":"message_stop"}
     }
 
     /// Of the documentation's streams with thinking: a signed thought, an encrypted one, a call.
-    const THINKING: &str = r#"event: message_start
-data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","content":[],"model":"claude","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":10,"output_tokens":2}}}
-
-event: content_block_start
-data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"I need to find the GCD\nof İ"}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":" and 42."}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=="}}
-
-event: content_block_stop
-data: {"type":"content_block_stop","index":0}
-
-event: content_block_start
-data: {"type":"content_block_start","index":1,"content_block":{"type":"redacted_thinking","data":"EmwKAhgBEgy3va3pzix"}}
-
-event: content_block_stop
-data: {"type":"content_block_stop","index":1}
-
-event: content_block_start
-data: {"type":"content_block_start","index":2,"content_block":{"type":"text","text":""}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":"Let me see."}}
-
-event: content_block_stop
-data: {"type":"content_block_stop","index":2}
-
-event: content_block_start
-data: {"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"toolu_01","name":"gcd","input":{}}}
-
-event: content_block_stop
-data: {"type":"content_block_stop","index":3}
-
-event: message_delta
-data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":89}}
-
-event: message_stop
-data: {"type":"message_stop"}
-
-"#;
+    const THINKING: &str = include_str!("streams/anthropic-thinking.sse");
 
     const SIGNATURE: &str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk==";
 

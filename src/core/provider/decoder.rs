@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::sse::{Event, Parser};
 use super::{Delta, ProviderKind, anthropic, cut, garbage, openai};
-use crate::conversation::event::Usage;
 use crate::error::{Detail, Error, ErrorCode};
+use crate::provider::usage::Usage;
 
 /// How large an answer's stream may be, in bytes: room for the longest answer of any model, each of its
 /// tokens in an event of several hundred bytes.
@@ -80,7 +80,7 @@ impl Decoder {
             return Err(ErrorCode::Provider
                 .error(format!("{provider}: the answer's stream has more than {STREAM_BYTES_MAX} bytes"))
                 .with(Detail::Limit {
-                    name: crate::limits::limit::Limit::StreamBytes,
+                    name: crate::error::limit::Limit::StreamBytes,
                     limit: STREAM_BYTES_MAX,
                 }));
         }
@@ -161,7 +161,7 @@ mod tests {
             let limit = STREAM_BYTES_MAX;
             assert_eq!(
                 error.detail,
-                Some(Detail::Limit { name: crate::limits::limit::Limit::StreamBytes, limit }),
+                Some(Detail::Limit { name: crate::error::limit::Limit::StreamBytes, limit }),
                 "{kind}"
             );
         }

@@ -11,12 +11,21 @@
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use crate::config::Budgets;
-use crate::conversation::event::Usage;
-use crate::conversation::log::usage::UsageTotals;
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::limits::limit::Limit;
+use crate::provider::usage::{Usage, UsageTotals};
 use crate::time::Timestamp;
+
+/// `[budgets]`: tokens; 0 = unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budgets {
+    /// Over the life of a session.
+    pub session: u64,
+    /// Over a calendar day, UTC.
+    pub daily: u64,
+    /// Over a calendar month, UTC.
+    pub monthly: u64,
+}
 
 /// The span of time a budget counts over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -9,9 +9,12 @@ pub mod anthropic;
 mod decoder;
 mod json;
 pub mod listing;
+pub mod model;
 pub mod offline;
 pub mod openai;
 pub mod sse;
+pub mod thought;
+pub mod usage;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,11 +28,14 @@ use serde_json::Value;
 pub use decoder::Decoder;
 
 use crate::access::Secret;
-use crate::conversation::event::{SignatureData, ToolCall, ToolResult, Usage};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::ids::PluginName;
 use crate::prompt::attachment::{Attachment, ImageType, Kind};
 use crate::prompt::thinking::Thinking;
+use crate::provider::thought::SignatureData;
+use crate::provider::thought::Thought;
+use crate::provider::usage::Usage;
+use crate::tools::call::ToolSpec;
+use crate::tools::call::{ToolCall, ToolResult};
 
 /// What a model is asked. Who pays and where it goes is decided by the provider supervisor.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,17 +85,6 @@ impl ChatMessage {
     }
 }
 
-/// A thought of a model as it goes back to its provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Thought {
-    /// What was thought; may be empty.
-    pub text: String,
-    /// Before which byte of the message's text it ended.
-    pub at: usize,
-    /// What its provider wants back with it.
-    pub proof: SignatureData,
-}
-
 /// One part of what a user said.
 enum Part<'a> {
     Text(Cow<'a, str>),
@@ -126,17 +121,6 @@ impl Serialize for Base64<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
-}
-
-/// A tool as a model is told of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ToolSpec {
-    /// Its name.
-    pub name: PluginName,
-    /// What it does.
-    pub description: String,
-    /// JSON Schema of its input.
-    pub input_schema: Value,
 }
 
 /// Why a model stopped.

@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use super::{ChatMessage, ChatRequest, Delta, IMAGE_TOKENS, Part, Stop, estimate_tokens, images, parts};
-use crate::conversation::event::{ToolCall, Usage};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{CallId, PluginName};
 use crate::prompt::attachment::Attachment;
 use crate::prompt::thinking::Thinking;
+use crate::provider::usage::Usage;
+use crate::tools::call::ToolCall;
 
 /// The time before each piece of text: about fifty words a second, quick but visibly streaming.
 const PIECE_INTERVAL: Duration = Duration::from_millis(20);
@@ -301,8 +302,8 @@ impl<'a> Answer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::event::ToolResult;
     use crate::provider::tests::{self, echo};
+    use crate::tools::call::ToolResult;
     use proptest::prelude::*;
     use serde_json::json;
 

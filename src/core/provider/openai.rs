@@ -17,13 +17,15 @@ use serde_json::Value;
 use super::decoder::Progress;
 use super::json::{First, Text};
 use super::sse::Event;
-use super::{Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, Thought, parts, version};
+use super::{Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, parts, version};
 use crate::access::Secret;
-use crate::conversation::event::{SignatureData, ToolCall, Usage};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{CallId, PluginName};
 use crate::prompt::attachment::Attachment;
 use crate::prompt::thinking::Thinking;
+use crate::provider::thought::{SignatureData, Thought};
+use crate::provider::usage::Usage;
+use crate::tools::call::ToolCall;
 
 /// The most tool calls of one answer.
 const CALLS_MAX: usize = 128;
@@ -484,35 +486,13 @@ fn stop(reason: &str) -> Stop {
 mod tests {
     use super::super::ProviderKind;
     use super::*;
-    use crate::conversation::event::ToolResult;
     use crate::provider::tests::{self, Decoded, call, damaged, echo, every_cut, every_split, file};
+    use crate::tools::call::ToolResult;
     use proptest::prelude::*;
     use serde_json::json;
 
     /// Text, two tool calls whose arguments come in fragments, the usage in a chunk of its own.
-    const STREAM: &str = r#"data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"gpt","system_fingerprint":"fp","choices":[{"index":0,"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}],"usage":null}
-
-data: {"id":"c1","choices":[{"index":0,"delta":{"content":"Okay, İ look"},"finish_reason":null}],"usage":null}
-
-: keep-alive
-
-data: {"id":"c1","choices":[{"index":0,"delta":{"content":" up\n\ud83d\ude00."},"finish_reason":null}],"usage":null}
-
-data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_a","type":"function","function":{"name":"get_weather","arguments":""}}]},"finish_reason":null}],"usage":null}
-
-data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"location\":"}}]},"finish_reason":null}],"usage":null}
-
-data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":" \"São Paulo\"}"}}]},"finish_reason":null}],"usage":null}
-
-data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"id":"call_b","type":"function","function":{"name":"clock","arguments":""}}]},"finish_reason":null}],"usage":null}
-
-data: {"id":"c1","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}],"usage":null}
-
-data: {"id":"c1","choices":[],"usage":{"prompt_tokens":82,"completion_tokens":17,"total_tokens":99,"prompt_tokens_details":{"cached_tokens":64}}}
-
-data: [DONE]
-
-"#;
+    const STREAM: &str = include_str!("streams/openai.sse");
 
     fn decode(chunks: &[&[u8]]) -> Decoded {
         tests::decode(ProviderKind::OpenAi, chunks)

@@ -183,7 +183,7 @@ impl Parser {
         Err(ErrorCode::Provider
             .error(format!("the stream holds {IDLE_LINES_MAX} lines in a row that lead to no event"))
             .with(Detail::Limit {
-                name: crate::limits::limit::Limit::IdleLines,
+                name: crate::error::limit::Limit::IdleLines,
                 limit: IDLE_LINES_MAX as u64,
             }))
     }
@@ -195,7 +195,7 @@ impl Parser {
         let limit = self.event_bytes_max;
         Err(ErrorCode::Provider
             .error(format!("the stream holds an event larger than {limit} bytes"))
-            .with(Detail::Limit { name: crate::limits::limit::Limit::EventBytes, limit: limit as u64 }))
+            .with(Detail::Limit { name: crate::error::limit::Limit::EventBytes, limit: limit as u64 }))
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
             let error = pushed.expect_err(stream);
             assert_eq!(
                 error.detail,
-                Some(Detail::Limit { name: crate::limits::limit::Limit::EventBytes, limit: 16 })
+                Some(Detail::Limit { name: crate::error::limit::Limit::EventBytes, limit: 16 })
             );
             let whole = Parser::with_limit(16).push(stream.as_bytes(), |_| Ok(()));
             assert!(whole.is_err() || stream.starts_with("data: 0123456789"), "{stream:?}");
@@ -282,7 +282,7 @@ mod tests {
             let limit = IDLE_LINES_MAX as u64;
             assert_eq!(
                 error.detail,
-                Some(Detail::Limit { name: crate::limits::limit::Limit::IdleLines, limit })
+                Some(Detail::Limit { name: crate::error::limit::Limit::IdleLines, limit })
             );
             assert_eq!(error.code, ErrorCode::Provider);
         }

@@ -1,11 +1,22 @@
 //! What can be asked, tied to what it is answered.
 //!
-//! An area has a closed enum of commands and one of replies. [`area!`] makes the commands from a table in
-//! which each stands beside its reply, so that who asks one thing gets that thing's answer.
+//! Who asks one thing of an area gets that thing's answer ([`Question`]).
 
+use crate::agents::subagent::{SubAgentCommand, SubAgentReply};
+use crate::agents::team::{TeamCommand, TeamReply};
+use crate::area::{Area, Question};
+use crate::config::request::{ConfigCommand, ConfigReply};
+use crate::conversation::command::SessionCommand;
+use crate::conversation::reply::SessionReply;
+use crate::daemon::command::{DaemonCommand, DaemonReply};
+use crate::daemon::operator::{OperatorCommand, OperatorReply};
 use crate::error::{Error, ErrorCode};
+use crate::memory::file::{FileCommand, FileReply};
+use crate::memory::{MemoryCommand, MemoryReply};
 use crate::request::command::Command;
 use crate::request::reply::Reply;
+use crate::tools::node::{NodeCommand, NodeReply};
+use crate::tools::plugin::{PluginCommand, PluginReply};
 
 /// Something that can be asked of the daemon.
 pub trait Ask: Into<Command> {
@@ -29,46 +40,50 @@ pub(crate) fn misfit() -> Error {
     ErrorCode::Internal.error("internal error: the reply does not fit the request")
 }
 
-/// The commands of an area, each with its variant of the area's replies.
-macro_rules! area {
-    (
-        $(#[$doc:meta])*
-        $area:ident($command:ident => $reply:ident) {
-            $($(#[$row_doc:meta])* $asked:ident($question:ty) => $answered:ident($answer:ty),)*
-        }
-    ) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq)]
-        pub enum $command {
-            $($(#[$row_doc])* $asked($question),)*
-        }
+impl<Q: Question> From<Q> for Command
+where
+    Self: From<Q::Area>,
+{
+    fn from(question: Q) -> Self {
+        Self::from(question.into())
+    }
+}
 
-        impl From<$reply> for $crate::request::reply::Reply {
-            fn from(reply: $reply) -> Self {
-                Self::$area(reply)
-            }
-        }
+impl<Q: Question> Ask for Q
+where
+    Command: From<Q::Area>,
+    <Q::Area as Area>::Reply: TryFrom<Reply>,
+{
+    type Reply = Q::Answer;
 
-        impl From<$command> for $crate::request::command::Command {
-            fn from(command: $command) -> Self {
-                Self::$area(command)
-            }
-        }
+    fn take(reply: Reply) -> Option<Q::Answer> {
+        Q::pick(reply.try_into().ok()?)
+    }
+}
 
+/// Ties the commands and replies of areas to those of everything.
+macro_rules! areas {
+    ($($area:ident($command:ty => $reply:ty),)*) => {
         $(
-            impl From<$question> for $crate::request::command::Command {
-                fn from(question: $question) -> Self {
-                    Self::$area($command::$asked(question))
+            impl From<$command> for Command {
+                fn from(command: $command) -> Self {
+                    Self::$area(command)
                 }
             }
 
-            impl $crate::request::ask::Ask for $question {
-                type Reply = $answer;
+            impl From<$reply> for Reply {
+                fn from(reply: $reply) -> Self {
+                    Self::$area(reply)
+                }
+            }
 
-                fn take(reply: $crate::request::reply::Reply) -> Option<$answer> {
+            impl TryFrom<Reply> for $reply {
+                type Error = ();
+
+                fn try_from(reply: Reply) -> Result<Self, ()> {
                     match reply {
-                        $crate::request::reply::Reply::$area($reply::$answered(answer)) => Some(answer),
-                        _ => None,
+                        Reply::$area(reply) => Ok(reply),
+                        _ => Err(()),
                     }
                 }
             }
@@ -76,4 +91,15 @@ macro_rules! area {
     };
 }
 
-pub(crate) use area;
+areas! {
+    Session(SessionCommand => SessionReply),
+    Memory(MemoryCommand => MemoryReply),
+    SubAgent(SubAgentCommand => SubAgentReply),
+    Team(TeamCommand => TeamReply),
+    File(FileCommand => FileReply),
+    Node(NodeCommand => NodeReply),
+    Plugin(PluginCommand => PluginReply),
+    Config(ConfigCommand => ConfigReply),
+    Daemon(DaemonCommand => DaemonReply),
+    Operator(OperatorCommand => OperatorReply),
+}

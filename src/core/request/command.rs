@@ -1,6 +1,5 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
-use crate::access::Scope;
 use crate::access::pairing::{DeviceCommand, DeviceReply};
 use crate::access::token::{TokenCommand, TokenReply};
 use crate::agents::subagent::SubAgentCommand;
@@ -16,6 +15,7 @@ use crate::memory::file::FileCommand;
 use crate::request::ask::Ask;
 use crate::request::reply::Reply;
 use crate::schedule::job::{JobCommand, JobReply};
+use crate::scope::Scope;
 use crate::tools::node::NodeCommand;
 use crate::tools::plugin::PluginCommand;
 
@@ -134,10 +134,11 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::{Principal, Scopes};
     use crate::ids::SessionKey;
+    use crate::principal::Principal;
     use crate::prompt::run_options::RunOptions;
     use crate::schedule::job::{Order, Place};
+    use crate::scope::Scopes;
 
     use crate::conversation::command::{Abort, Attach, Exists, GetBudgets, Inject, PreviewSessions};
     use crate::target::Target;
@@ -205,7 +206,7 @@ mod tests {
                 }
                 Err(error) => {
                     prop_assert_eq!(error.code, crate::error::ErrorCode::NotFound);
-                    prop_assert!(keys.iter().any(|key| !key.is_of(&eve.owner) && key.owner() != crate::access::Owner::Admins));
+                    prop_assert!(keys.iter().any(|key| !key.is_of(&eve.owner) && key.owner() != crate::ids::Owner::Admins));
                 }
             }
             let mut said = command(which, &keys);

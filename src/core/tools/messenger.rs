@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use crate::ids::{PluginName, RunId, SessionKey};
 use crate::prompt::attachment::ATTACHMENTS_MAX;
 use crate::prompt::local_file::{CAPTION_BYTES_MAX, Form, LocalFile};
-use crate::provider::ToolSpec;
 use crate::target::{Route, Target};
+use crate::tools::call::ToolSpec;
 
 /// Its name.
 pub const NAME: &str = "send_message";

@@ -12,9 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::About;
-use crate::daemon::command::Noted;
+use crate::area::{Noted, area};
 use crate::ids::PluginName;
-use crate::request::ask::area;
 use crate::time::Timestamp;
 
 /// The longest name of a tool that every provider takes.

@@ -20,12 +20,14 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
-use super::jwt::{self, Claims, Refusal, Signer};
-use super::pairing::CredentialFault;
+use super::jwt::{self, Claims, Signer};
 use super::token::{self, Token};
-use super::{Credentials, Grounds, Principal, Scopes, Secret};
-use crate::config::{Auth, Jwt, LoopbackPolicy};
+use super::{Credentials, Secret};
+use crate::access::auth::{Auth, Jwt, LoopbackPolicy};
+use crate::error::credential::{CredentialFault, Refusal};
 use crate::error::{Error, ErrorCode};
+use crate::principal::{Grounds, Principal};
+use crate::scope::Scopes;
 use crate::swappable::Swappable;
 use crate::time::Timestamp;
 
@@ -415,7 +417,7 @@ pub(crate) fn is_exposed(address: &SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
-/// SHA-256 of a token, as [`ApiKey`](crate::config::ApiKey) keeps it.
+/// SHA-256 of a token, as [`ApiKey`](crate::access::auth::ApiKey) keeps it.
 pub fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }

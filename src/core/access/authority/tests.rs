@@ -1,10 +1,11 @@
 //! Who is let in by which credential, and who stays when they change.
 
 use super::*;
+use crate::access::auth::{ApiKey, Jwt};
 use crate::access::token::Kind;
-use crate::access::{Owner, Scope};
-use crate::config::{ApiKey, Jwt};
 use crate::error::Detail;
+use crate::ids::Owner;
+use crate::scope::Scope;
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const JWT_SECRET: &str = "0123456789abcdef0123456789abcdef";

@@ -26,8 +26,10 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{About, Owner, Principal, Role, Scope, Scopes, Secret, jwt};
-use crate::error::{Detail, Error, ErrorCode};
+use super::{About, Secret};
+use crate::ids::Owner;
+use crate::principal::Principal;
+use crate::scope::{Role, Scope, Scopes};
 use crate::time::Timestamp;
 
 pub use registry::{Arrival, Change, DEVICES_MAX, Moment, PENDING_LIFE, PENDING_MAX, Registry, Step};
@@ -132,61 +134,6 @@ impl News {
         };
         scopes.allows(Scope::Pair) && (*hearer == Owner::Admins || hearer == owner)
     }
-}
-
-/// Why a credential does not let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CredentialFault {
-    /// None was shown.
-    Missing,
-    /// It is none that holds. The device may have a token to try instead.
-    Mismatch {
-        /// Whether it has.
-        has_device_token: bool,
-    },
-    /// The device token holds no longer, or is another device's or role's.
-    DeviceToken,
-    /// The device token does not go so far.
-    DeviceScopes,
-    /// It is no API key that is known.
-    ApiKey,
-    /// It is an API key that has expired.
-    ApiKeyExpired {
-        /// When.
-        at: Timestamp,
-    },
-    /// It is a JWT that does not hold.
-    Jwt(jwt::Refusal),
-}
-
-/// Why a device has to be approved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PairingReason {
-    /// It is not paired.
-    NotPaired,
-    /// It wants to come as something else.
-    Role,
-    /// It wants more scopes.
-    Scopes,
-}
-
-/// That a device has to be approved.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PairingRequired {
-    /// The request that waits.
-    pub request: String,
-    /// Why.
-    pub reason: PairingReason,
-    /// The device.
-    pub device: Arc<str>,
-    /// As what it wants to come.
-    pub role: Role,
-    /// The scopes it wants.
-    pub scopes: Scopes,
-    /// As what it may come already.
-    pub approved_roles: Vec<Role>,
-    /// The scopes it has already, in the role it asks for.
-    pub approved_scopes: Scopes,
 }
 
 /// The devices, for people.
@@ -312,52 +259,6 @@ impl Device {
     /// When it was last used, or paired.
     pub fn used(&self) -> Timestamp {
         self.grants.iter().filter_map(|grant| grant.used).fold(self.approved, Timestamp::max)
-    }
-}
-
-impl CredentialFault {
-    /// It as an error.
-    pub fn error(self) -> Error {
-        let message = match self {
-            Self::Missing => "a token or an API key is required",
-            Self::Mismatch { .. } => "the token is not valid",
-            Self::DeviceToken => "the device token is not valid: it was revoked or exchanged",
-            Self::DeviceScopes => "the device token does not go so far: connect with a credential",
-            Self::ApiKey => "the API key is not valid",
-            Self::ApiKeyExpired { .. } => "API key expired",
-            Self::Jwt(refusal) => refusal.message(),
-        };
-        ErrorCode::Unauthenticated.error(message).with(Detail::Credential(self))
-    }
-
-    /// Whether whoever showed it may be guessing.
-    pub const fn is_guess(self) -> bool {
-        match self {
-            Self::Mismatch { .. } | Self::DeviceToken | Self::ApiKey => true,
-            Self::Jwt(refusal) => refusal.is_guess(),
-            Self::Missing | Self::DeviceScopes | Self::ApiKeyExpired { .. } => false,
-        }
-    }
-
-    /// When it expired, if that is what is wrong.
-    pub fn expired_at(self) -> Option<Timestamp> {
-        match self {
-            Self::ApiKeyExpired { at } | Self::Jwt(jwt::Refusal::Expired { at }) => Some(at),
-            _ => None,
-        }
-    }
-
-    /// What is wrong, by the name that clients of protocols with such names know.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Missing => "credential_missing",
-            Self::Mismatch { .. } => "credential_mismatch",
-            Self::DeviceToken => "device_token_invalid",
-            Self::DeviceScopes => "device_token_scopes",
-            Self::ApiKey => "api_key_invalid",
-            Self::ApiKeyExpired { .. } => "api_key_expired",
-            Self::Jwt(refusal) => refusal.reason(),
-        }
     }
 }
 

@@ -1,10 +1,15 @@
 //! The rules, told as stories: who comes, with what, from where.
 
 use super::*;
+use crate::access::auth::{ApiKey, Auth, LoopbackPolicy};
 use crate::access::authority::{Authority, digest};
 use crate::access::pairing::DeviceCommand;
-use crate::access::{Admitted, Claim, Credentials, DeviceClaim, Scope};
-use crate::config::{ApiKey, Auth, LoopbackPolicy};
+use crate::access::{Admitted, Claim, Credentials, DeviceClaim};
+use crate::error::credential::CredentialFault;
+use crate::error::credential::PairingReason;
+use crate::error::credential::PairingRequired;
+use crate::error::{Detail, Error, ErrorCode};
+use crate::scope::Scope;
 use proptest::prelude::*;
 
 const TOKEN: &str = "the-shared-token";

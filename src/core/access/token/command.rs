@@ -6,7 +6,8 @@ use std::time::Duration;
 #[cfg(doc)]
 use super::{JWT_LIFE, OVERLAP, RENEWED_OVERLAP};
 use super::{Kind, Token, Use};
-use crate::access::{Scopes, Secret};
+use crate::access::Secret;
+use crate::scope::Scopes;
 
 /// What can be asked about credentials of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]

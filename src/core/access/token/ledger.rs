@@ -13,9 +13,12 @@ use super::{
     OVERLAP, RENEWED_OVERLAP, RESERVED, Shown, TOKENS_MAX, Token, TokenCommand, TokenReply, Use, is_name,
     subject_name,
 };
+use crate::access::Secret;
 use crate::access::authority::{Authority, digest};
-use crate::access::{Grounds, Owner, Principal, Scope, Scopes, Secret};
 use crate::error::{Error, ErrorCode};
+use crate::ids::Owner;
+use crate::principal::{Grounds, Principal};
+use crate::scope::{Scope, Scopes};
 use crate::time::Timestamp;
 
 /// How exactly it is kept when one was last used.

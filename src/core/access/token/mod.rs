@@ -25,8 +25,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::authority::Authority;
-use super::{Grounds, Principal, Scopes};
 use crate::error::{Error, ErrorCode};
+use crate::principal::{Grounds, Principal};
+use crate::scope::Scopes;
 use crate::time::Timestamp;
 pub use command::{Configured, TokenCommand, TokenReply};
 pub use ledger::{Ledger, Moment};

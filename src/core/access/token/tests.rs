@@ -3,8 +3,9 @@
 use super::ledger::RENEWED_MAX;
 use super::*;
 use crate::access::Credentials;
-use crate::access::{Owner, Secret};
-use crate::config::{ApiKey, Auth, Jwt, LoopbackPolicy};
+use crate::access::Secret;
+use crate::access::auth::{ApiKey, Auth, Jwt, LoopbackPolicy};
+use crate::ids::Owner;
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_500);
 

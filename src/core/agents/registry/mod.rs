@@ -23,13 +23,13 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::access::{Owner, Principal};
 use crate::agents::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, Spawn, Task};
 use crate::agents::team::{NAME_BYTES_MAX, TeamNews};
-use crate::conversation::event::Usage;
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::ids::{AgentId, RunId, SessionKey, SubAgentId, TeamId};
-use crate::limits::limit::Limit;
+use crate::ids::{AgentId, Owner, RunId, SessionKey, SubAgentId, TeamId};
+use crate::principal::Principal;
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 pub use record::{Agent, Change, Kept, Mail, Note, Phase, Seat, Team};

@@ -1,11 +1,10 @@
 //! What is kept of agents and teams, and what is to be written down of it.
 
-use crate::access::Owner;
 use crate::agents::subagent::{AgentState, Task};
 use crate::agents::team::{Coordination, TeamState};
-use crate::conversation::event::Usage;
 use crate::error::Error;
-use crate::ids::{SessionKey, SubAgentId, TeamId};
+use crate::ids::{Owner, SessionKey, SubAgentId, TeamId};
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 /// An agent that was put to work.

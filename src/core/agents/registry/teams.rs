@@ -1,7 +1,6 @@
 //! Teams: formed, told of, relayed messages in, and dissolved.
 
 use super::{Agent, AgentRegistry, Change, Effect, Mail, Moment, News, Seat, Team, check_name};
-use crate::access::Principal;
 use crate::agents::subagent::{AgentChange, AgentStatus};
 use crate::agents::team::{
     Create, MEMBERS_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, Member, Message, ROUNDS_MAX, Relayed, TEAMS_MAX,
@@ -9,6 +8,7 @@ use crate::agents::team::{
 };
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SubAgentId, TeamId};
+use crate::principal::Principal;
 use crate::time::Timestamp;
 
 impl AgentRegistry {

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use proptest::prelude::*;
 
 use super::*;
-use crate::access::Scopes;
 use crate::agents::subagent::Priority;
 use crate::agents::team::{
     Coordination, Create, MESSAGE_BYTES_MAX, MESSAGES_MAX, Member, Message, TEAMS_MAX, TeamState, TeamStatus,
 };
 use crate::conversation::event::{Cause, Outcome};
-use crate::limits::limit::Limit;
+use crate::error::limit::Limit;
+use crate::scope::Scopes;
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)

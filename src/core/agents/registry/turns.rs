@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use super::record::{Agent, Change, Note, Phase, Team};
 use super::words::{self, ANSWER_BYTES_MAX, SHORT_BYTES_MAX, clip};
 use super::{AgentRegistry, Effect, News};
-use crate::access::Owner;
 use crate::agents::subagent::{AgentChange, AgentState};
 use crate::agents::team::plan::{self, Progress};
 use crate::agents::team::{Relayed, TeamNews, TeamState};
-use crate::conversation::event::{Outcome, Usage};
+use crate::conversation::event::Outcome;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{SubAgentId, TeamId};
+use crate::ids::{Owner, SubAgentId, TeamId};
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 /// How a turn ended.

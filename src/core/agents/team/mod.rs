@@ -5,11 +5,10 @@ pub mod plan;
 
 use serde_json::Value as Json;
 
-use crate::access::Owner;
 use crate::agents::subagent::{AgentStatus, Task};
+use crate::area::area;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{SubAgentId, TeamId};
-use crate::request::ask::area;
+use crate::ids::{Owner, SubAgentId, TeamId};
 use crate::time::Timestamp;
 
 /// The most members of a team.

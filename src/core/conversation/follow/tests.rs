@@ -1,9 +1,11 @@
 //! Cursors over a session: in order, bounded, without a gap and without a repeat.
 
 use super::*;
-use crate::access::Owner;
-use crate::conversation::event::{Outcome, ToolCall, ToolResult, Usage};
+use crate::conversation::event::Outcome;
+use crate::ids::Owner;
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
+use crate::tools::call::{ToolCall, ToolResult};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! What one model call cost.
 
-use crate::conversation::event::Usage;
 use crate::ids::{AgentId, RunId, SessionKey};
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 /// One paid call.
@@ -21,13 +21,4 @@ pub struct UsageRecord {
     pub usage: Usage,
     /// When it ended.
     pub at: Timestamp,
-}
-
-/// What was spent in the current day and month.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageTotals {
-    /// Since the start of the day.
-    pub day: Usage,
-    /// Since the start of the month.
-    pub month: Usage,
 }

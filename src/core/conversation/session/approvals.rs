@@ -1,10 +1,10 @@
 //! The calls of the run under way that wait for approval, and who decides.
 
 use super::{Prompt, Session};
-use crate::access::{Owner, Principal};
 use crate::conversation::approval::{self, Decided, Decision, Pending, Verdict};
 use crate::error::{Error, ErrorCode};
-use crate::ids::{ApprovalId, CallId, RunId};
+use crate::ids::{ApprovalId, CallId, Owner, RunId};
+use crate::principal::Principal;
 use crate::time::Timestamp;
 
 impl Session {

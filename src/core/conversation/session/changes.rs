@@ -1,10 +1,11 @@
 //! What is done to a session besides prompting it: it is set, forgets, is closed and begun anew.
 
 use super::Session;
-use crate::conversation::event::{Cause, Event, Forgotten, Usage};
+use crate::conversation::event::{Cause, Event, Forgotten};
 use crate::error::Error;
 use crate::ids::{RunId, Seq};
 use crate::prompt::settings::{Patch, Settings};
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 impl Session {

@@ -26,13 +26,12 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use crate::access::Owner;
-use crate::config::Recovery;
-use crate::conversation::event::{Event, Logged, Outcome, Usage};
+use crate::conversation::event::{Event, Logged, Outcome};
 use crate::conversation::turn::Turn;
 use crate::error::ErrorCode;
-use crate::ids::{PluginName, RunId, Seq, SessionKey};
+use crate::ids::{Owner, PluginName, RunId, Seq, SessionKey};
 use crate::prompt::settings::Settings;
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 use fold::Past;
 use prompt::Prompt;
@@ -41,6 +40,15 @@ pub use prompt::{QUEUE_BYTES_MAX, Submission, Submitted, prompt_bytes};
 /// How many numbers are reserved ahead, durably. After a power loss numbering goes on above the
 /// reservation, so that no number a client saw is used twice.
 pub const SEQ_RESERVE: u64 = 8192;
+
+/// What becomes of a run the daemon's end cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// It goes on from its last finished step.
+    Resume,
+    /// It ends as interrupted.
+    Interrupt,
+}
 
 /// The bounds of a session.
 #[derive(Clone, Debug)]

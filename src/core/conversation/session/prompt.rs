@@ -1,7 +1,6 @@
 //! A prompt: what is submitted, and what a session keeps of it until its run is over.
 
-use crate::access::Owner;
-use crate::ids::{RunId, Seq};
+use crate::ids::{Owner, RunId, Seq};
 use crate::prompt::attachment::{self, Attachment};
 use crate::prompt::run_options::RunOptions;
 use crate::time::Timestamp;

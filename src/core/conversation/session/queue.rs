@@ -1,11 +1,12 @@
 //! The prompts that wait, and whose turn it is.
 
 use super::{Prompt, QUEUE_BYTES_MAX, Session, Submission, Submitted, prompt_bytes};
-use crate::conversation::event::{Event, Outcome, Usage};
+use crate::conversation::event::{Event, Outcome};
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{LaneName, RunId, Seq};
-use crate::limits::limit::Limit;
 use crate::prompt::attachment::{self, Attachment};
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 impl Session {

@@ -3,14 +3,16 @@
 use super::{Prompt, Session};
 use crate::conversation::approval::Toolbox;
 use crate::conversation::context::{self, Exchange};
-use crate::conversation::event::{Cause, Event, Outcome, ToolResult, Usage};
+use crate::conversation::event::{Cause, Event, Outcome};
 use crate::conversation::reply::UnderWay;
 use crate::conversation::turn::{Turn, Work};
 use crate::error::Error;
 use crate::ids::RunId;
 use crate::prompt::thinking::Thinking;
+use crate::provider::usage::Usage;
 use crate::provider::{ChatMessage, Delta};
 use crate::time::Timestamp;
+use crate::tools::call::ToolResult;
 
 impl Session {
     /// The run under way.

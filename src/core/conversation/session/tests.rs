@@ -1,21 +1,21 @@
 //! What a session does with prompts, answers, decisions and the end of its process.
 
 use super::*;
-use crate::access::Principal;
-use crate::access::{Scope, Scopes};
 use crate::conversation::approval::{Decided, Decision, Toolbox, Verdict};
 use crate::conversation::context;
-use crate::conversation::event::ToolCall;
-use crate::conversation::event::{Cause, Forgotten, ToolResult};
+use crate::conversation::event::{Cause, Forgotten};
 use crate::conversation::turn::Work;
 use crate::ids::ApprovalId;
 use crate::ids::CallId;
+use crate::principal::Principal;
 use crate::prompt::attachment::{self, Attachment};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Patch;
 use crate::prompt::thinking::Thinking;
 use crate::provider::Stop;
 use crate::provider::{ChatMessage, Delta};
+use crate::scope::{Scope, Scopes};
+use crate::tools::call::{ToolCall, ToolResult};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::time::Duration;

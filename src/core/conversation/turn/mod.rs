@@ -25,12 +25,15 @@ mod tests;
 use serde_json::Value;
 
 use crate::conversation::approval::{Asked, Decided, Decision, Toolbox};
-use crate::conversation::event::{Event, Outcome, Streamed, ThoughtSignature, ToolCall, ToolResult, Usage};
+use crate::conversation::event::{Event, Outcome, Streamed};
 use crate::conversation::transcript::STEP_JOINT;
 use crate::error::ErrorCode;
 use crate::ids::{CallId, PluginName};
-use crate::provider::{ChatMessage, Delta, Thought};
+use crate::provider::thought::{Thought, ThoughtSignature};
+use crate::provider::usage::Usage;
+use crate::provider::{ChatMessage, Delta};
 use crate::time::Timestamp;
+use crate::tools::call::{ToolCall, ToolResult};
 
 /// The most answers a model may give within one run.
 pub const STEPS_MAX: usize = 32;

@@ -1,8 +1,9 @@
 //! A turn from its first answer to its end, and after restarts in between.
 
 use super::*;
-use crate::conversation::event::{Cause, SignatureData};
+use crate::conversation::event::Cause;
 use crate::provider::Stop;
+use crate::provider::thought::SignatureData;
 use proptest::prelude::*;
 use serde_json::json;
 use std::time::Duration;

@@ -7,9 +7,10 @@ use super::Call;
 use super::event::owner_name;
 use super::method::ask_one_of;
 use super::method::{Method, Request, method};
+use crate::access::About;
 use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
-use crate::access::{About, Role, Scope, Scopes};
 use crate::error::{Error, ErrorCode};
+use crate::scope::{Role, Scope, Scopes};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

@@ -24,12 +24,12 @@
 //! | `configure` | `label`, `model`, `thinking`, `display` |
 //! | `delete` | |
 
-use crate::access::Owner;
 use crate::conversation::approval::{Asked, Decision};
-use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Usage};
-use crate::ids::{ApprovalId, RunId};
+use crate::conversation::event::{Event, Forgotten, Logged, Outcome};
+use crate::ids::{ApprovalId, Owner, RunId};
 use crate::prompt::attachment::Attachment;
 use crate::prompt::thinking::Thinking;
+use crate::provider::usage::Usage;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -174,11 +174,11 @@ fn tokens(usage: Usage) -> Value {
 mod tests {
     use super::*;
     use crate::conversation::approval::Decided;
-    use crate::conversation::event::{ToolCall, ToolResult};
     use crate::error::ErrorCode;
     use crate::ids::{CallId, PluginName, Seq};
     use crate::prompt::thinking::Thinking;
     use crate::time::Timestamp;
+    use crate::tools::call::{ToolCall, ToolResult};
 
     fn json_of(event: Event) -> Value {
         to_json(&Logged { first_seq: Seq(3), seq: Seq(3), run: None, at: Timestamp::from_millis(7), event })

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::Call;
 use super::event::owner_name;
 use super::method::{Method, Request, ask, method};
-use crate::access::Owner;
 use crate::daemon::operator::{ListMemories, ListedMemory, MemoryTotals, ReadMemoryTotals};
 use crate::error::Error;
+use crate::ids::Owner;
 use crate::memory::{ENTRIES_MAX, OWNER_BYTES_MAX, Tier};
 
 /// The methods.

@@ -52,7 +52,7 @@ use serde_json::{Value, json};
 
 use super::calls::{self, Calling, Calls, misfit};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::access::{Admitted, Credentials, Scope, Secret};
+use crate::access::{Admitted, Credentials, Secret};
 use crate::conversation::command::{Detach, Unwatch};
 use crate::conversation::event::{Event, Published};
 use crate::daemon::announcement::Announcement;
@@ -62,6 +62,7 @@ use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{SessionKey, Ticket};
 use crate::request::command::Command;
 use crate::request::reply::Reply;
+use crate::scope::Scope;
 use crate::target::Target;
 use crate::time::Timestamp;
 

@@ -6,12 +6,11 @@ use serde_json::{Value, json};
 use super::event::{self, owner_name};
 use super::method::{Method, Request, ask, ask_on, method};
 use super::{Call, Follow, Followed};
-use crate::access::Owner;
 use crate::conversation::command::{Attach, Clear, Delete, Stop, Watch};
 use crate::conversation::event::{Cause, Logged};
 use crate::daemon::operator::{ExportEvents, FindSession, FoundSession, ReadEvents};
 use crate::error::Error;
-use crate::ids::{RunId, Seq, SessionKey};
+use crate::ids::{Owner, RunId, Seq, SessionKey};
 use crate::target::Target;
 
 /// The methods.

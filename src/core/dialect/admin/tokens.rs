@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::Call;
 use super::method::{Method, Request, invalid, method};
 use crate::access::token::{Configured, Kind, Token, TokenCommand, TokenReply};
-use crate::access::{Scope, Scopes};
 use crate::error::Error;
+use crate::scope::{Scope, Scopes};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

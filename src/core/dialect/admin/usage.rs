@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::method::{Method, Request, ask, invalid, method};
-use crate::conversation::event::Usage;
 use crate::daemon::operator::{ReadUsage, UsageGroup, UsageShare};
 use crate::error::Error;
 use crate::provider::meter::{Budget, Period};
+use crate::provider::usage::Usage;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.usage", r#"{"by"?, "days"?, "limit"?}"#, usage)];

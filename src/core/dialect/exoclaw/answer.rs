@@ -7,8 +7,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::wire::{Id, decision, result};
-use crate::access::Owner;
-use crate::config::ModelRef;
 use crate::config::catalog::Catalog;
 use crate::conversation::approval::{self, Pending};
 use crate::conversation::command::Before;
@@ -16,8 +14,9 @@ use crate::conversation::reply;
 use crate::conversation::transcript::{self, Role};
 use crate::daemon::command;
 use crate::dialect::admin;
-use crate::ids::{ApprovalId, RunId, Seq};
+use crate::ids::{ApprovalId, Owner, RunId, Seq};
 use crate::provider::meter::Budget;
+use crate::provider::model::ModelRef;
 use crate::tools::plugin::{self, PluginSummary};
 
 /// What ends a mark that stands for an answer and not for its prompt.

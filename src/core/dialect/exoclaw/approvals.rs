@@ -6,12 +6,13 @@ use serde_json::Value;
 
 use super::wire::{self, Id, Place};
 use super::{Call, MISFIT, Opens, Then, answer};
-use crate::access::{Principal, Scope};
 use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Verdict, may_decide};
 use crate::dialect::json::{Params, invalid};
 use crate::error::Error;
 use crate::ids::{ApprovalId, SessionKey};
+use crate::principal::Principal;
 use crate::request::reply::Reply;
+use crate::scope::Scope;
 use crate::target::Target;
 
 #[derive(Deserialize)]

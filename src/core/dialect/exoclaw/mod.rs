@@ -50,7 +50,7 @@ use self::attach::ToldSession;
 use self::wire::{Id, Incoming, Place};
 use super::json::{Params, clip, invalid};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::access::{Admitted, Credentials, Owner, Principal, Scope, Scopes, Secret};
+use crate::access::{Admitted, Credentials, Secret};
 use crate::conversation::command::{
     Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory,
 };
@@ -58,11 +58,13 @@ use crate::conversation::event::{Event, Outcome, Published};
 use crate::conversation::reply::Aborted;
 use crate::daemon::command::{GetCatalog, GetStatus};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::ids::{Owner, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::principal::Principal;
 use crate::prompt::run_options::PROMPT_COST;
 use crate::request::ask::Ask;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
+use crate::scope::{Scope, Scopes};
 use crate::target::Target;
 use crate::time::Timestamp;
 use crate::tools::plugin::{ListPlugins, LoadPlugin, UnloadPlugin};

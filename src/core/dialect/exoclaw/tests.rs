@@ -6,13 +6,16 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::access::{Claim, Owner, Principal};
+use crate::access::Claim;
 use crate::conversation::approval::{Decided, Decision};
 use crate::conversation::command::SessionCommand;
-use crate::conversation::event::{Cause, Logged, ToolCall, ToolResult, Usage};
+use crate::conversation::event::{Cause, Logged};
 use crate::conversation::reply::{Aborted, Accepted, Attached, SessionReply};
 use crate::dialect::Action;
-use crate::ids::CallId;
+use crate::ids::{CallId, Owner};
+use crate::principal::Principal;
+use crate::provider::usage::Usage;
+use crate::tools::call::{ToolCall, ToolResult};
 
 struct Peer {
     dialect: Exoclaw,

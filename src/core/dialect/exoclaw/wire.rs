@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::access::Owner;
 use crate::conversation::approval::{self, Asked};
 use crate::conversation::event::{Event, Outcome, Published};
 use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::ids::{ApprovalId, RunId, Seq, SessionKey};
+use crate::ids::{ApprovalId, Owner, RunId, Seq, SessionKey};
 use crate::target::{Route, Target};
 
 /// The longest id a client may give, in bytes of JSON: it is echoed in every frame.

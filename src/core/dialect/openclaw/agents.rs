@@ -10,13 +10,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answered, Call, OpenClaw, Request};
-use crate::config::ModelRef;
 use crate::config::catalog::AgentEntry;
 use crate::config::request::{ConfigRequest, SoulFile, SoulRequest};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::AgentId;
+use crate::provider::model::ModelRef;
 
 /// The longest id of an agent that is made here, in bytes.
 const ID_BYTES_MAX: usize = 64;

@@ -11,14 +11,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answered, Call, OpenClaw, Request, keys, misfit};
-use crate::access::{Owner, Scope};
 use crate::conversation::approval::{
     ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict,
 };
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
-use crate::ids::ApprovalId;
+use crate::ids::{ApprovalId, Owner};
+use crate::scope::Scope;
 
 /// What can be decided.
 const DECISIONS: [&str; 2] = ["allow-once", "deny"];

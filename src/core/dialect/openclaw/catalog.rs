@@ -5,12 +5,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answered, Call, OpenClaw, Request, keys, slash};
-use crate::config::ModelRef;
 use crate::config::catalog::{AgentEntry, ModelEntry};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::provider::ProviderKind;
+use crate::provider::model::ModelRef;
 
 /// What clients are told of a context window that nobody named. They show it and do nothing else.
 pub(super) const CONTEXT_TOKENS: u64 = 128_000;

@@ -13,10 +13,11 @@ use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
 use super::{Calling, OpenClaw, Phase, devices, keys, wire};
 use crate::access::device::{self, Checked, Circumstances, Proof, Refusal};
-use crate::access::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
+use crate::access::{About, Admitted, Claim, Credentials, DeviceClaim, Secret};
 use crate::daemon::command::{GetOverview, Overview};
 use crate::dialect::{Frame, Turn};
 use crate::error::{Detail, Error, ErrorCode};
+use crate::scope::{Role, Scopes};
 
 /// What the gateway can do besides its methods: `models.list` has all models there are to choose from.
 const CAPABILITIES: [&str; 1] = ["published-model-catalog"];

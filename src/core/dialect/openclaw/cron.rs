@@ -20,11 +20,10 @@ use sha2::{Digest, Sha256};
 
 use super::wire::Protocol;
 use super::{Answered, Call, OpenClaw, Request, keys, misfit};
-use crate::access::Owner;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{AgentId, SessionKey};
+use crate::ids::{AgentId, Owner, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
 use crate::schedule::job::{

@@ -11,13 +11,14 @@ use super::method::scopes_granted;
 use super::wire::{Failure, Protocol};
 use super::{Answered, Call, OpenClaw, Request, misfit};
 use crate::access::device::public_key_text;
-use crate::access::pairing::{
-    CredentialFault, Device, DeviceCommand, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
-};
-use crate::access::{About, Role, Scopes, Secret, jwt};
+use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, News, Pending};
+use crate::access::{About, Secret};
 use crate::daemon::command::GetOverview;
 use crate::dialect::Turn;
+use crate::error::credential::Refusal;
+use crate::error::credential::{CredentialFault, PairingReason, PairingRequired};
 use crate::error::{Error, ErrorCode};
+use crate::scope::{Role, Scopes};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -249,7 +250,7 @@ pub(super) fn credential_failure(fault: CredentialFault, is_password: bool) -> F
     let kind = if is_password { "password" } else { "token" };
     let (message, reason) = match fault {
         CredentialFault::Missing => (format!("gateway {kind} missing ({HINT})"), format!("{kind}_missing")),
-        CredentialFault::Jwt(jwt::Refusal::Expired { .. }) | CredentialFault::ApiKeyExpired { .. } => {
+        CredentialFault::Jwt(Refusal::Expired { .. }) | CredentialFault::ApiKeyExpired { .. } => {
             (format!("gateway {kind} expired ({HINT})"), format!("{kind}_mismatch"))
         }
         CredentialFault::Mismatch { .. } | CredentialFault::ApiKey | CredentialFault::Jwt(_) => {

@@ -15,10 +15,9 @@
 //! Whether a session exists is not known in here, so the last kind is named twice
 //! ([`Named::Either`]) and whoever reads it asks.
 
-use crate::access::Owner;
 use crate::error::Error;
 use crate::ids;
-use crate::ids::SessionKey;
+use crate::ids::{Owner, SessionKey};
 
 /// The channel of sessions that were named in this protocol.
 const CHANNEL: &str = "openclaw";

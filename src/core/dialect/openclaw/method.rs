@@ -11,9 +11,9 @@ use super::{
     absent, agents, approvals, catalog, chat, cron, devices, history, lists, logs, machine, nodes, sessions,
     settings, spending, state, tasks, tools, usage, wait,
 };
-use crate::access::{Role, Scope, Scopes};
 use crate::dialect::json::{Params, clip};
 use crate::prompt::run_options::PROMPT_COST;
+use crate::scope::{Role, Scope, Scopes};
 
 /// One method.
 pub(super) struct Method {

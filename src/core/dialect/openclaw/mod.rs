@@ -73,13 +73,13 @@ use self::wire::{Failure, Incoming, Protocol, Rest};
 use super::calls::{self, Calling, Calls, misfit};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::access::{Owner, Role, Scope, Scopes};
 use crate::conversation::command::Exists;
 use crate::conversation::reply::{Attached, SessionReply};
 use crate::daemon::announcement::Announcement;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{RunId, SessionKey, Ticket};
+use crate::ids::{Owner, RunId, SessionKey, Ticket};
 use crate::request::reply::Reply;
+use crate::scope::{Role, Scope, Scopes};
 use crate::target::Target;
 use crate::time::Timestamp;
 

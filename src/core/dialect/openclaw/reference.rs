@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::method::{EVENTS, METHODS};
 use super::wire::scope_name;
-use crate::access::Role;
+use crate::scope::Role;
 
 /// A method, what it takes as people write it (`?` marks what may be left out), and parameters as an example.
 type Row = (&'static str, &'static str, &'static str);

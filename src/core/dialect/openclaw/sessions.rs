@@ -5,7 +5,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{Answered, Call, OpenClaw, Request, catalog, keys, misfit, target};
-use crate::access::Owner;
 use crate::conversation::command::{
     self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionFilter, Submit,
 };
@@ -15,7 +14,7 @@ use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::dialect::json::even_null;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{self, RunId, SessionKey};
+use crate::ids::{self, Owner, RunId, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Patch;
 use crate::prompt::thinking::Thinking;

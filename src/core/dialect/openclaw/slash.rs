@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
 use super::{Answered, Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
-use crate::config::ModelRef;
 use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
 use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset};
 use crate::conversation::reply::Compacted;
@@ -17,6 +16,7 @@ use crate::error::Error;
 use crate::ids::{ApprovalId, Seq, SessionKey};
 use crate::prompt::settings::Patch;
 use crate::prompt::thinking::Thinking;
+use crate::provider::model::ModelRef;
 use crate::request::ask::Ask;
 
 /// One command.

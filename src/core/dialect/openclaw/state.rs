@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::wire::scope_name;
 use super::{Answered, Call, OpenClaw, Request, catalog, keys};
-use crate::access::{About, Role, Scope};
+use crate::access::About;
 use crate::daemon::announcement::{ChangeReason, SessionChange};
 use crate::daemon::command::{GetOverview, Overview};
 use crate::daemon::presence::{Presence, Present, Told};
 use crate::dialect::Turn;
+use crate::scope::{Role, Scope};
 use crate::time::Timestamp;
 
 impl OpenClaw {

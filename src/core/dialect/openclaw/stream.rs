@@ -23,12 +23,13 @@ use serde_json::{Value, json};
 
 use super::wire::{Protocol, escaped};
 use crate::conversation::approval::Asked;
-use crate::conversation::event::{Cause, Event, Logged, Outcome, Usage};
+use crate::conversation::event::{Cause, Event, Logged, Outcome};
 use crate::conversation::reply::UnderWay;
 use crate::conversation::transcript::{Entry, STEP_JOINT};
 use crate::dialect::json::json as to_json;
 use crate::error::Error;
 use crate::ids::{RunId, Seq, Ticket};
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 /// The least time between two pieces of text. (Source: Clawdbot's gateway.)

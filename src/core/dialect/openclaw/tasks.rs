@@ -4,9 +4,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answered, Call, OpenClaw, Request, keys};
-use crate::access::Owner;
 use crate::agents::subagent::{AgentState, AgentStatus, List};
 use crate::dialect::Turn;
+use crate::ids::Owner;
 use crate::schedule::job::{Firing, FiringState, JobCommand, JobReply};
 
 /// How many tasks are told to who does not say, and at most.

@@ -4,8 +4,8 @@ mod feeds;
 
 use super::method::{METHODS, Who, find, scopes_granted};
 use super::wire::Protocol;
-use crate::access::{Role, Scope, Scopes};
 use crate::dialect::json::Params;
+use crate::scope::{Role, Scope, Scopes};
 
 #[test]
 fn some_methods_need_what_the_protocol_or_their_parameters_say() {

@@ -4,13 +4,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answered, Call, OpenClaw, Request};
-use crate::access::{Owner, Scope};
 use crate::config::catalog::AgentEntry;
 use crate::daemon::operator::ObservePlugins;
 use crate::dialect::Turn;
 use crate::dialect::admin;
 use crate::dialect::json::clip;
 use crate::error::Error;
+use crate::ids::Owner;
+use crate::scope::Scope;
 use crate::tools::plugin::{ListPlugins, PluginSummary};
 
 /// What the tools of an agent are called as a whole: its entry in the configuration names them.

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
 use super::stream::{End, Told, stop_reason};
 use super::{Answered, Asker, Call, Calling, OpenClaw, Request, wire};
-use crate::access::Scope;
 use crate::conversation::command::FollowRun;
 use crate::conversation::event::{Cause, Outcome};
 use crate::dialect::Turn;
 use crate::error::ErrorCode;
+use crate::scope::Scope;
 use crate::time::Timestamp;
 
 /// How long `agent.wait` waits where the client does not say, and at most.

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::super::frame;
 pub(super) use super::super::frame::answer;
 use super::super::json::{Params, json as to_json, object};
-use crate::access::Scope;
 use crate::dialect::Frame;
 use crate::error::{Detail, Error, ErrorCode};
+use crate::scope::Scope;
 
 /// The longest id of a request, in bytes: it is kept and echoed.
 const ID_BYTES_MAX: usize = 1024;

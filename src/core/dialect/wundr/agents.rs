@@ -7,10 +7,9 @@ use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::wire::{self, Failure};
 use super::{Answered, Call, Request, Turn, Wundr};
-use crate::access::Owner;
 use crate::agents::subagent::{AgentChange, AgentNews, AgentStatus, Priority, Spawn, Status, Stop, Task};
 use crate::dialect::json::put;
-use crate::ids::{SessionKey, SubAgentId};
+use crate::ids::{Owner, SessionKey, SubAgentId};
 use crate::request::ask::Ask;
 use crate::time::Timestamp;
 

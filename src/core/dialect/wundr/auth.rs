@@ -12,12 +12,14 @@ use serde_json::{Value, json};
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
 use super::{Answered, Call, Calling, Request, Turn, Wundr, method};
-use crate::access::pairing::CredentialFault;
 use crate::access::token::{Kind, TokenCommand, TokenReply};
-use crate::access::{Admitted, Grounds, Secret, jwt};
+use crate::access::{Admitted, Secret};
 use crate::dialect::calls::misfit;
 use crate::dialect::json::put;
 use crate::error::Error;
+use crate::error::credential::CredentialFault;
+use crate::error::credential::Refusal;
+use crate::principal::Grounds;
 use crate::time::Timestamp;
 
 /// The parameters of `auth.refresh`.
@@ -137,7 +139,7 @@ impl Wundr {
     pub(super) fn expired(&self) -> Failure {
         let at = self.expires.unwrap_or_default();
         let fault = match self.kind {
-            Kind::Jwt => CredentialFault::Jwt(jwt::Refusal::Expired { at }),
+            Kind::Jwt => CredentialFault::Jwt(Refusal::Expired { at }),
             Kind::ApiKey => CredentialFault::ApiKeyExpired { at },
         };
         Failure::of(&fault.error())

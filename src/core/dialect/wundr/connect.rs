@@ -24,9 +24,10 @@ use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{Failure, Incoming, SCOPES, refusal, scope_name};
 use super::{Answered, Phase, Request, Turn, Wundr, auth as session, method, wire};
 use crate::access::token::Kind;
-use crate::access::{About, Admitted, Claim, Credentials, Scopes, Secret};
+use crate::access::{About, Admitted, Claim, Credentials, Secret};
 use crate::dialect::Frame;
 use crate::error::{Error, ErrorCode};
+use crate::scope::Scopes;
 
 /// The method that has to come first, and only once.
 pub(super) const METHOD: &str = "auth.connect";

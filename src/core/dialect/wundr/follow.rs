@@ -24,7 +24,6 @@ use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
 use super::{Answered, Call, Calling, Request, Wundr};
-use crate::access::{Scope, Scopes};
 use crate::conversation::command::{Attach, Detach, Unwatch, Watch, WatchCalls};
 use crate::conversation::event::{Event, Published};
 use crate::conversation::reply::{self, UnderWay, Watching};
@@ -33,6 +32,7 @@ use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
 use crate::request::ask::Ask;
+use crate::scope::{Scope, Scopes};
 use crate::target::Target;
 
 /// How many of the prompts of a connection that are told in one piece are known, the latest.

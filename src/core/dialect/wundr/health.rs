@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, Shape, optional, required};
 use super::{Answered, Call, Request, Turn, Wundr};
-use crate::access::Scope;
 use crate::daemon::command::GetHealth;
 use crate::daemon::health::{Part, Report};
 use crate::dialect::json::put;
+use crate::scope::Scope;
 
 /// The answer to `health.status`, and its event.
 pub(super) const STATUS: &[Field] = &[

@@ -12,9 +12,9 @@ use super::{
     Answered, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, history, memory,
     prompts, sessions, teams, tools,
 };
-use crate::access::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
+use crate::scope::{Scope, Scopes};
 
 /// One method.
 pub(super) struct Method {

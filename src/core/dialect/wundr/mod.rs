@@ -66,11 +66,12 @@ use super::calls::{self, Calling, Calls};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::access::token::Kind;
-use crate::access::{Grounds, Owner, Scope, Scopes};
 use crate::daemon::announcement::Announcement;
 use crate::error::{Error, ErrorCode};
-use crate::ids::Ticket;
+use crate::ids::{Owner, Ticket};
+use crate::principal::Grounds;
 use crate::request::reply::Reply;
+use crate::scope::{Scope, Scopes};
 use crate::time::Timestamp;
 
 /// Which slot of a published event holds its payload in this protocol's words.

@@ -19,12 +19,11 @@ use serde_json::{Map, Value, json};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
 use super::{Answered, Call, Request, Turn, Wundr};
-use crate::access::Owner;
 use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionFilter};
 use crate::conversation::reply::{SessionRow, SessionState, Stopped};
 use crate::dialect::json::{clip, put};
 use crate::error::{Error, ErrorCode};
-use crate::ids::{Seq, SessionKey};
+use crate::ids::{Owner, Seq, SessionKey};
 use crate::prompt::settings::{Assignment, Patch, Settings};
 use crate::target::Target;
 

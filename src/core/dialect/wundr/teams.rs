@@ -6,13 +6,12 @@ use serde_json::{Value, json};
 use super::agents::{self, Asked, Config};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::{Answered, Call, Request, Turn, Wundr};
-use crate::access::Owner;
 use crate::agents::team::{
     Coordination, Create, Dissolve, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, Sent, Status,
     TeamNews, TeamStatus,
 };
 use crate::dialect::json::put;
-use crate::ids::TeamId;
+use crate::ids::{Owner, TeamId};
 use crate::request::ask::Ask;
 use crate::time::Timestamp;
 

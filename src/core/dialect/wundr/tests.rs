@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 use super::method::{METHODS, Method};
 use super::shape::{Field, Need, Shape};
 use super::{Wundr, connect};
-use crate::access::{Owner, Principal, Scope, Scopes};
 use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
 use crate::error::{Error, ErrorCode};
+use crate::ids::Owner;
+use crate::principal::Principal;
+use crate::scope::{Scope, Scopes};
 use crate::time::Timestamp;
 
 /// A connection on which somebody with these scopes was let in.

@@ -234,9 +234,8 @@ impl Wundr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Owner;
-    use crate::conversation::event::ToolCall;
-    use crate::ids::SessionKey;
+    use crate::ids::{Owner, SessionKey};
+    use crate::tools::call::ToolCall;
 
     fn pending(call: &str) -> Arc<Pending> {
         let call = ToolCall { id: call.into(), name: "rm".into(), input: json!({}) };

@@ -10,10 +10,9 @@ use super::super::frame;
 pub(super) use super::super::frame::answer;
 use super::super::json::{Params, even_null, object};
 use super::shape::{COUNT, NAME, Shape, TEXT, optional, required};
-use crate::access::Scope;
-use crate::access::jwt::Refusal;
-use crate::access::pairing::CredentialFault;
+use crate::error::credential::{CredentialFault, Refusal};
 use crate::error::{Detail, Error, ErrorCode};
+use crate::scope::Scope;
 
 /// The longest id of a request, in bytes: it is kept and echoed.
 const ID_BYTES_MAX: usize = 1024;

@@ -35,7 +35,6 @@ use self::query::Query;
 use self::wire::{Incoming, Raw};
 use super::json::json;
 use super::{Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
-use crate::access::Scope;
 use crate::conversation::command::{AbortLane, ReadTranscript, Submit};
 use crate::conversation::event::Published;
 use crate::conversation::lane;
@@ -49,6 +48,7 @@ use crate::request::ask::Ask;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
 use crate::schedule::job::{self, JobCommand, JobReply, Ran};
+use crate::scope::Scope;
 use crate::target::{Route, Target};
 use crate::time::Timestamp;
 

@@ -7,10 +7,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::conversation::command::SessionCommand;
-use crate::conversation::event::{Cause, Event, Logged, Outcome, ToolCall, ToolResult, Usage};
+use crate::conversation::event::{Cause, Event, Logged, Outcome};
 use crate::conversation::reply::{Aborted, SessionReply};
 use crate::dialect::Action;
 use crate::ids::{RunId, Seq, SessionKey};
+use crate::provider::usage::Usage;
+use crate::tools::call::{ToolCall, ToolResult};
 use crate::tools::messenger::Sent;
 
 struct Peer {

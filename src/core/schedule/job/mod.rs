@@ -15,12 +15,13 @@ use std::time::Duration;
 
 pub use heartbeat::{FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well, prompt as heartbeat_prompt};
 
-use crate::access::{Owner, Principal, Scope};
-use crate::conversation::event::Usage;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{AgentId, JobId, RunId, SessionKey};
+use crate::ids::{AgentId, JobId, Owner, RunId, SessionKey};
+use crate::principal::Principal;
 use crate::prompt::run_options::RunOptions;
+use crate::provider::usage::Usage;
 use crate::schedule::{Misfire, Plan, Schedule};
+use crate::scope::Scope;
 use crate::time::Timestamp;
 
 /// The built-in job that looks after what the agent keeps in its heartbeat file.

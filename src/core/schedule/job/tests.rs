@@ -100,7 +100,7 @@ fn the_configuration_makes_the_built_in_jobs() {
     let jobs = Job::built_in(heartbeat, Some("0 0 * * 1"), NOW, "Europe/Berlin").unwrap();
     assert_eq!(jobs.iter().map(|job| job.id.as_str()).collect::<Vec<_>>(), [HEARTBEAT, NEW_SESSION]);
     assert!(jobs.iter().all(|job| job.is_built_in() && job.task.session.as_str() == BUILT_IN_SESSION));
-    let user = Principal::new("ada", crate::access::Scopes::USER);
+    let user = Principal::new("ada", crate::scope::Scopes::USER);
     assert!(!jobs[0].is_seen_by(&user) && jobs[0].is_seen_by(&Principal::local()));
     assert!(Job::built_in(heartbeat, Some("0 0 * *"), NOW, "UTC").unwrap_err().message.contains("4 fields"));
 }

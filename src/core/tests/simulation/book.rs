@@ -1,11 +1,10 @@
 //! What the log says, read by somebody who knows the meaning of events and nothing of how a
 //! session works: the other opinion that the session is compared with.
 
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::approval::{Asked, Decided, Decision};
 use clawmux_core::conversation::context::NO_PROMPT;
 use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome};
-use clawmux_core::ids::{CallId, RunId, Seq};
+use clawmux_core::ids::{CallId, Owner, RunId, Seq};
 use clawmux_core::prompt::settings::Settings;
 
 use crate::rules::{self, Check};

@@ -5,18 +5,20 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use clawmux_core::access::{Principal, Scope, Scopes};
-use clawmux_core::config::Recovery;
 use clawmux_core::conversation::approval::{Asked, Verdict};
-use clawmux_core::conversation::event::{Cause, Logged, ToolCall, ToolResult, Usage};
+use clawmux_core::conversation::event::{Cause, Logged};
 use clawmux_core::conversation::follow::{Followers, Missing, Wanted};
-use clawmux_core::conversation::session::{Session, Submission, Submitted};
+use clawmux_core::conversation::session::{Recovery, Session, Submission, Submitted};
 use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::ids::{ApprovalId, CallId, ConnectionId, RunId, Seq, Ticket};
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::{Patch, Settings};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatMessage, Delta};
+use clawmux_core::scope::{Scope, Scopes};
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 
 use crate::book::Stage;
 use crate::clients::{Asker, Way};

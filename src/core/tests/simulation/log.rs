@@ -5,10 +5,9 @@
 //! last ones. A unit that was refused by a failing disk may still come back at the next crash, as
 //! long as nothing was written after it.
 
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::session::Batch;
-use clawmux_core::ids::{RunId, Seq};
+use clawmux_core::ids::{Owner, RunId, Seq};
 use clawmux_core::prompt::settings::Settings;
 
 use crate::book::{Book, Stage};

@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clawmux_core::access::Owner;
 use clawmux_core::conversation::approval::{Decided, Decision, Toolbox};
-use clawmux_core::conversation::event::{Event, Logged, ToolCall};
+use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::session::{Batch, Limits};
-use clawmux_core::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use clawmux_core::ids::{CallId, Owner, PluginName, RunId, Seq, SessionKey};
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::ToolCall;
 
 use crate::clients::{Asker, Peer};
 use crate::log::Log;

@@ -3,13 +3,14 @@
 use std::fmt::Write;
 
 use clawmux_core::conversation::approval::{Asked, Decided, Decision};
-use clawmux_core::conversation::event::{Event, Logged, Outcome, ToolCall};
+use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::session::{Batch, Session};
 use clawmux_core::conversation::turn::CALLS_MAX;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq};
 use clawmux_core::provider::ChatMessage;
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::ToolCall;
 
 use crate::book::{Book, Run, Stage};
 use crate::clients::{Peer, View};

@@ -4,15 +4,16 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use clawmux_core::config::Recovery;
 use clawmux_core::conversation::approval::Verdict;
-use clawmux_core::conversation::event::{SignatureData, ToolCall, Usage};
 use clawmux_core::conversation::follow::Followers;
-use clawmux_core::conversation::session::Limits;
+use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::conversation::turn::{CALLS_MAX, STEPS_MAX};
 use clawmux_core::ids::{RunId, Seq};
+use clawmux_core::provider::thought::SignatureData;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{Delta, Stop};
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::ToolCall;
 use serde_json::{Value, json};
 
 use crate::book::Stage;

@@ -4,8 +4,8 @@ mod manifest;
 
 use std::fmt;
 
+use crate::area::area;
 use crate::ids::PluginName;
-use crate::request::ask::area;
 
 pub use manifest::Manifest;
 

@@ -3,10 +3,13 @@
 use subtle::ConstantTimeEq;
 
 use super::{Change, Moment, Registry, Step};
+use crate::access::Secret;
 use crate::access::pairing::DeviceCommand;
 use crate::access::pairing::{Device, DeviceList, DeviceReply, News, Pending, sees};
-use crate::access::{Owner, Principal, Role, Scopes, Secret};
 use crate::error::{Error, ErrorCode};
+use crate::ids::Owner;
+use crate::principal::Principal;
+use crate::scope::{Role, Scopes};
 use crate::time::Timestamp;
 
 impl Registry {

@@ -11,11 +11,14 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use super::{CredentialFault, Device, Grant, News, PairingReason, PairingRequired, Pending};
+use super::{Device, Grant, News, Pending};
 use crate::access::authority::Authority;
-use crate::access::{About, Admitted, Claim, DeviceClaim, DeviceToken, Principal, Role, Scopes, Secret};
+use crate::access::{About, Admitted, Claim, DeviceClaim, DeviceToken, Secret};
+use crate::error::credential::{CredentialFault, PairingReason, PairingRequired};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::RunId;
+use crate::principal::Principal;
+use crate::scope::{Role, Scopes};
 use crate::time::Timestamp;
 
 /// How long a request waits for approval.

@@ -13,18 +13,17 @@ use serde_json::value::RawValue;
 
 use super::segment::Segment;
 use super::unreadable;
-use crate::access::Owner;
 use crate::conversation::approval::{Asked, Decided, Decision};
-use crate::conversation::event::{
-    Cause, Event, Forgotten, Outcome, SignatureData, Streamed, ThoughtSignature, ToolCall, ToolResult,
-};
+use crate::conversation::event::{Cause, Event, Forgotten, Outcome, Streamed};
 use crate::error::Error;
-use crate::ids::{CallId, PluginName, Seq};
+use crate::ids::{CallId, Owner, PluginName, Seq};
 use crate::prompt::attachment::Attachment;
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::{Assignment, Settings};
 use crate::prompt::thinking::Thinking;
+use crate::provider::thought::{SignatureData, ThoughtSignature};
 use crate::time::Timestamp;
+use crate::tools::call::{ToolCall, ToolResult};
 use shape::{
     ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Configured, Ended, Injected, Prompted,
     Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens, usage,

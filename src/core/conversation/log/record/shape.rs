@@ -9,11 +9,11 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::ENDED;
-use crate::access::Scope;
-use crate::conversation::event::Usage;
 use crate::conversation::log::unreadable;
+use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::limits::limit::Limit;
+use crate::provider::usage::Usage;
+use crate::scope::Scope;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Prompted<'a> {

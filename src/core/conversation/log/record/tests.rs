@@ -1,10 +1,10 @@
 //! Every event comes back from its record as it was.
 
 use super::*;
-use crate::access::Scope;
-use crate::conversation::event::Usage;
+use crate::error::limit::Limit;
 use crate::error::{Detail, ErrorCode};
-use crate::limits::limit::Limit;
+use crate::provider::usage::Usage;
+use crate::scope::Scope;
 use proptest::prelude::*;
 
 fn json() -> impl Strategy<Value = Value> {

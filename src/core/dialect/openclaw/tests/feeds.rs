@@ -11,30 +11,30 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::OpenClaw;
-use crate::access::{Owner, Principal};
-use crate::config::Recovery;
 use crate::conversation::approval::Toolbox;
 use crate::conversation::command::{
     Attach, Detach, FollowRun, ReadTranscript, SessionCommand, Unwatch, Watch,
 };
-use crate::conversation::event::{Event, Logged, Published, ToolCall, ToolResult};
+use crate::conversation::event::{Event, Logged, Published};
 use crate::conversation::follow::{Followers, Missing, Sent, Sink, Wanted};
 use crate::conversation::reply::{
     Accepted, Attached, Detached, LastRun, SessionList, SessionReply, SessionRow, SessionState, Unwatched,
     Watching,
 };
-use crate::conversation::session::{Batch, Limits, Session, Submission};
+use crate::conversation::session::{Batch, Limits, Recovery, Session, Submission};
 use crate::conversation::transcript::{STEP_JOINT, Transcript};
 use crate::conversation::turn::Work;
 use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
 use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
 use crate::error::{Error, ErrorCode};
-use crate::ids::{ConnectionId, Seq, SessionKey, Ticket};
+use crate::ids::{ConnectionId, Owner, Seq, SessionKey, Ticket};
+use crate::principal::Principal;
 use crate::prompt::settings::Settings;
 use crate::provider::{Delta, Stop};
 use crate::request::command::Command;
 use crate::request::reply::Reply;
 use crate::time::Timestamp;
+use crate::tools::call::{ToolCall, ToolResult};
 
 const PEERS: usize = 3;
 

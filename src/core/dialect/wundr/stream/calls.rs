@@ -6,12 +6,13 @@ use serde_json::Value;
 
 use super::{STREAM_CHUNK, TOOL_RESULT, TOOL_STATUS, Words, asked_for, chunk, session_status, status_of};
 use crate::conversation::approval::Decision;
-use crate::conversation::event::{Event, Logged, Published, ToolResult};
+use crate::conversation::event::{Event, Logged, Published};
 use crate::dialect::json::put;
 use crate::dialect::wundr::sessions::{BUSY, PAUSED, RUNNING};
 use crate::dialect::wundr::tools::{self, TOOL_REQUEST};
 use crate::ids::{CallId, RunId};
 use crate::time::Timestamp;
+use crate::tools::call::ToolResult;
 
 /// Calls under way that one road remembers.
 const OPEN_MAX: usize = 4096;

@@ -45,13 +45,14 @@ use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, RUNNING, TERMINATED};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
 use super::tools::TOOL_REQUEST;
 use super::wire::{self, Failure};
-use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall};
+use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Published};
 use crate::conversation::reply::UnderWay;
 use crate::conversation::transcript::STEP_JOINT;
 use crate::dialect::json::{json as to_json, put};
 use crate::ids::{ApprovalId, CallId, RunId, Seq};
 use crate::prompt::settings::Settings;
 use crate::time::Timestamp;
+use crate::tools::call::ToolCall;
 
 /// The events that sessions are told in. Their places here are how they are kept in what is written
 /// once for all.

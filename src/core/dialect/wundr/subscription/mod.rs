@@ -341,7 +341,7 @@ impl Subscriptions {
         let max = self.max;
         Err(ErrorCode::RateLimited
             .error(format!("a connection may have {max} subscriptions: unsubscribe from one first"))
-            .with(Detail::Limit { name: crate::limits::limit::Limit::Subscriptions, limit: max as u64 }))
+            .with(Detail::Limit { name: crate::error::limit::Limit::Subscriptions, limit: max as u64 }))
     }
 
     /// Enters one under a name that is not in use.

@@ -134,7 +134,7 @@ fn there_are_no_more_than_there_may_be() {
     let error = all.check_room(1).unwrap_err();
     assert_eq!(
         error.detail,
-        Some(Detail::Limit { name: crate::limits::limit::Limit::Subscriptions, limit: 2 })
+        Some(Detail::Limit { name: crate::error::limit::Limit::Subscriptions, limit: 2 })
     );
     add(&mut all, "b", &["*"], &json!({}));
     assert!(all.check_room(0).is_err());

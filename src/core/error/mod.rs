@@ -1,12 +1,15 @@
 //! One error type with a small, neutral set of codes. Each dialect maps the codes to its own
 //! words in one `match`; messages are lowercase and say what failed and what to do.
 
+pub mod credential;
+pub mod limit;
+
 use std::fmt;
 use std::time::Duration;
 
-use crate::access::Scope;
-use crate::access::pairing::{CredentialFault, PairingRequired};
-use crate::limits::limit::Limit;
+use crate::error::credential::{CredentialFault, PairingRequired};
+use crate::error::limit::Limit;
+use crate::scope::Scope;
 
 /// What kind of failure it is. Closed: a dialect's `match` over it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
