@@ -118,7 +118,7 @@ fn a_hundred_thousand_sessions_do_not_slow_the_start() {
             db.query_row(&format!("SELECT count(*) FROM runs WHERE {condition}"), [], |row| row.get(0))
                 .unwrap()
         };
-        eventually("the end of unfinished runs", || (count("ended IS NULL") == 0).then_some(()));
+        eventually("the end of unfinished runs", || count("ended IS NULL") == 0);
         let busy_bytes = bytes_read(&daemon.pid().to_string());
         assert_eq!(count("run GLOB 'late-*'"), UNFINISHED as i64);
         println!(

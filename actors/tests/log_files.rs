@@ -415,19 +415,9 @@ async fn a_sound_log_is_told_so_whether_it_is_open_or_not_and_nothing_is_changed
 #[actix::test]
 async fn what_is_wrong_with_a_log_is_named_with_what_to_do() {
     type Spoil = fn(&Path);
-    let cases: [(Spoil, Severity, &str, &str); 15] = [
-        (
-            |p| std::fs::set_permissions(p, std::fs::Permissions::from_mode(0o644)).unwrap(),
-            Severity::Warning,
-            "others than its owner",
-            "chmod 600",
-        ),
-        (
-            |p| std::fs::set_permissions(p, std::fs::Permissions::from_mode(0o400)).unwrap(),
-            Severity::Error,
-            "may not be read and written",
-            "chmod 600",
-        ),
+    let spoiled: [(Spoil, Severity, &str, &str); 7] = [
+        (|p| permit(p, 0o644), Severity::Warning, "others than its owner", "chmod 600"),
+        (|p| permit(p, 0o400), Severity::Error, "may not be read and written", "chmod 600"),
         (
             |p| std::fs::remove_file(p).unwrap(),
             Severity::Error,
@@ -448,66 +438,37 @@ async fn what_is_wrong_with_a_log_is_named_with_what_to_do() {
         ),
         (|p| overwrite(p, 0, &[0; 100]), Severity::Error, "file is not a database", ".recover"),
         (|p| overwrite(p, 4096, &[0xff; 20 * 4096]), Severity::Error, "damaged", "clawmux backup"),
-        (
-            |p| fold(p, |db| db.execute_batch("PRAGMA user_version = 77").unwrap()),
-            Severity::Error,
-            "format 77",
-            "use clawmux",
-        ),
-        (
-            |p| fold(p, |db| db.execute_batch("PRAGMA application_id = 5").unwrap()),
-            Severity::Error,
-            "another program",
-            "store.path",
-        ),
-        (
-            |p| fold(p, |db| db.execute_batch("DELETE FROM sessions WHERE id = 1").unwrap()),
-            Severity::Error,
-            "runs whose session is not there",
-            "copy",
-        ),
-        (
-            |p| fold(p, |db| db.execute_batch("UPDATE sessions SET head = 1 WHERE id = 1").unwrap()),
-            Severity::Error,
-            "beyond their last number",
-            "copy",
-        ),
-        (
-            |p| fold(p, |db| db.execute_batch("UPDATE deltas SET page = x'0101ffffff'").unwrap()),
-            Severity::Error,
-            "text that streams",
-            "copy",
-        ),
-        (
-            |p| fold(p, |db| db.execute_batch("UPDATE sessions SET key = 'x' WHERE id = 1").unwrap()),
-            Severity::Error,
-            "has the name \"x\"",
-            "copy",
-        ),
-        (
-            |p| fold(p, |db| db.execute_batch("DELETE FROM runs WHERE run = 'r1'").unwrap()),
-            Severity::Error,
-            "idempotency keys",
-            "copy",
-        ),
-        (
-            |p| fold(p, |db| db.execute_batch("DROP TABLE events").unwrap()),
-            Severity::Error,
-            "no such table",
-            "copy",
-        ),
     ];
-    for (i, (spoil, severity, what, advice)) in cases.into_iter().enumerate() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = crashed(folder.path()).await;
-        spoil(&path);
-        let found = inspect(&path, WITHIN);
-        assert_eq!(worst(&found), severity, "case {i}: {found:#?}");
-        let named = found
-            .iter()
-            .any(|f| f.severity == severity && f.what.contains(what) && f.advice.contains(advice));
-        assert!(named, "case {i}: {what:?} in {found:#?}");
+    for (i, (spoil, severity, what, advice)) in spoiled.into_iter().enumerate() {
+        is_named(&format!("file {i}"), spoil, severity, what, advice).await;
     }
+    for (sql, what, advice) in [
+        ("PRAGMA user_version = 77", "format 77", "use clawmux"),
+        ("PRAGMA application_id = 5", "another program", "store.path"),
+        ("DELETE FROM sessions WHERE id = 1", "runs whose session is not there", "copy"),
+        ("UPDATE sessions SET head = 1 WHERE id = 1", "beyond their last number", "copy"),
+        ("UPDATE deltas SET page = x'0101ffffff'", "text that streams", "copy"),
+        ("UPDATE sessions SET key = 'x' WHERE id = 1", "has the name \"x\"", "copy"),
+        ("DELETE FROM runs WHERE run = 'r1'", "idempotency keys", "copy"),
+        ("DROP TABLE events", "no such table", "copy"),
+    ] {
+        is_named(sql, |path| fold(path, sql), Severity::Error, what, advice).await;
+    }
+}
+
+/// A look at a log that was spoiled so finds something as severe, with these words and this advice.
+async fn is_named(case: &str, spoil: impl FnOnce(&Path), severity: Severity, what: &str, advice: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = crashed(folder.path()).await;
+    spoil(&path);
+    let found = inspect(&path, WITHIN);
+    assert_eq!(worst(&found), severity, "{case}: {found:#?}");
+    let is_it = |f: &Finding| f.severity == severity && f.what.contains(what) && f.advice.contains(advice);
+    assert!(found.iter().any(is_it), "{case}: {what:?} in {found:#?}");
+}
+
+fn permit(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
 fn with(path: &Path, end: &str) -> PathBuf {
@@ -526,9 +487,9 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
 }
 
 /// Changes the log as one file, which then has nothing beside it.
-fn fold(path: &Path, change: impl FnOnce(&Connection)) {
+fn fold(path: &Path, change: &str) {
     let db = Connection::open(path).unwrap();
-    change(&db);
+    db.execute_batch(change).unwrap();
     db.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(())).unwrap();
 }
 
@@ -582,7 +543,7 @@ fn no_damage_is_more_than_a_finding() {
             std::fs::write(with(&path, "-wal"), wal).unwrap();
         }
         for entry in folder.path().read_dir().unwrap() {
-            std::fs::set_permissions(entry.unwrap().path(), std::fs::Permissions::from_mode(0o600)).unwrap();
+            permit(&entry.unwrap().path(), 0o600);
         }
         let found = inspect(&path, WITHIN);
         complaints += usize::from(worst(&found) > Severity::Fine);

@@ -3,13 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use super::support::daemon;
+use super::support::running::Running;
 
 /// A daemon or a limit program, killed when dropped.
 pub struct Process {
-    child: Child,
+    child: Running,
     /// Where it listens.
     pub address: SocketAddr,
 }
@@ -31,8 +32,7 @@ impl Process {
     }
 
     fn spawn(mut command: Command) -> Self {
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the process starts");
+        let mut child = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let address = loop {
             let line = lines.next().expect("it gets ready").expect("a line");
@@ -60,7 +60,7 @@ impl Process {
 
     /// SIGTERM, and waits.
     pub fn stop(mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.child.signal("TERM");
         let _ = self.child.wait();
     }
 }
@@ -79,11 +79,4 @@ pub fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
     line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).expect("kB") * 1024
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

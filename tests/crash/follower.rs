@@ -13,23 +13,8 @@ use crate::telling::Telling;
 
 /// Follows a session until all its runs have ended.
 pub async fn follow(company: Rc<Company>, record: Rc<RefCell<Record>>) {
-    let mut life = 0;
-    loop {
-        let (number, address) = company.lives.after(life).await;
-        life = number;
-        let follower = Follower { company: &company, record: &record };
-        match follower.run(Line::open(address).await).await {
-            Ok(()) => return,
-            // It is told to stop, and may refuse what comes.
-            Err(Stop::Refused(why)) if company.lives.is_now(life) => return company.lives.wrong(&why),
-            Err(Stop::Refused(_)) => {}
-            Err(Stop::Lost(why)) if company.lives.is_now(life) => {
-                return company.lives.wrong(&format!("a follower lost its connection: {why}"));
-            }
-            Err(Stop::Lost(_)) => {}
-            Err(Stop::Wrong(why)) => return company.lives.wrong(&why),
-        }
-    }
+    let follower = Follower { company: &company, record: &record };
+    company.lives.in_each("a follower", async |line| follower.run(line).await).await;
 }
 
 struct Follower<'a> {
@@ -38,7 +23,7 @@ struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    async fn run(self, line: Result<Line, Stop>) -> Result<(), Stop> {
+    async fn run(&self, line: Result<Line, Stop>) -> Result<(), Stop> {
         let mut line = line?;
         let last = self.record.borrow().followed.last;
         let attach = attach(&mut line, self.record, last).await?;

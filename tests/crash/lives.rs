@@ -7,7 +7,7 @@ use std::future::Future;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot, watch};
@@ -15,8 +15,9 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::audit;
 use crate::line::{Line, Stop};
 use crate::plan::Random;
+use crate::support::TIMEOUT;
 use crate::support::daemon::{address_in, command};
-use crate::support::{TIMEOUT, eventually};
+use crate::support::running::Running;
 
 /// How long a life waits for what is to be seen before its end.
 /// Far longer than it takes, so that a busy machine gets as far between two kills as an idle one.
@@ -110,7 +111,7 @@ pub type Life = (u32, SocketAddr);
 pub struct Lives {
     pub seed: u64,
     home: PathBuf,
-    process: RefCell<Option<Child>>,
+    process: RefCell<Option<Running>>,
     number: Cell<u32>,
     /// The life under way, once it is ready.
     now: watch::Sender<Option<Life>>,
@@ -211,12 +212,9 @@ impl Lives {
         let number = self.number.get() + 1;
         self.number.set(number);
         let log = std::fs::File::create(self.log_path(number)).expect("a log");
-        let mut child = command(&self.home)
-            .args(["serve", "--listen", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the daemon starts");
+        let mut command = command(&self.home);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(log);
+        let mut child = Running::start(&mut command);
         let stdout = child.stdout.take().expect("stdout is piped");
         let (ready, waiting) = oneshot::channel();
         std::thread::spawn(move || {
@@ -278,16 +276,13 @@ impl Lives {
     }
 
     fn signal_term(&self) {
-        let pid = self.process.borrow().as_ref().expect("it runs").id().to_string();
-        let sent = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
-        assert!(sent.success(), "SIGTERM is sent");
+        self.process.borrow().as_ref().expect("it runs").signal("TERM");
     }
 
     /// SIGTERM, which must end it well.
     pub fn terminate(&self) {
         self.signal_term();
-        let mut child = self.process.take().expect("it runs");
-        let status = eventually("the daemon to stop", || child.try_wait().expect("it can be waited for"));
+        let status = self.process.take().expect("it runs").ended();
         assert!(status.success(), "a clean stop exits 0: {status}\n{}", self.log());
     }
 
@@ -298,8 +293,25 @@ impl Lives {
         newer.ok().and_then(|life| *life).expect("the sender is alive")
     }
 
+    /// Has somebody speak with one life after the other, until he is done or something is wrong. A life
+    /// that is over, or told to stop, may refuse him and hang up.
+    pub async fn in_each(&self, who: &str, speak: impl AsyncFn(Result<Line, Stop>) -> Result<(), Stop>) {
+        let mut life = 0;
+        loop {
+            let (number, address) = self.after(life).await;
+            life = number;
+            match speak(Line::open(address).await).await {
+                Ok(()) => return,
+                Err(Stop::Wrong(why)) => return self.wrong(&why),
+                Err(Stop::Refused(_) | Stop::Lost(_)) if !self.is_now(life) => {}
+                Err(Stop::Refused(why)) => return self.wrong(&why),
+                Err(Stop::Lost(why)) => return self.wrong(&format!("{who} lost its connection: {why}")),
+            }
+        }
+    }
+
     /// Whether this life is still under way, and not told to stop.
-    pub fn is_now(&self, number: u32) -> bool {
+    fn is_now(&self, number: u32) -> bool {
         self.now.borrow().is_some_and(|(now, _)| now == number)
     }
 
@@ -374,14 +386,5 @@ impl Lives {
 
     fn log_path(&self, number: u32) -> PathBuf {
         self.home.join("logs").join(format!("{number:06}.log"))
-    }
-}
-
-impl Drop for Lives {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.process.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }

@@ -8,10 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::plan::{Outcome, Script, named};
+use crate::support::upstream::read_request;
 
 /// What is known of the provider's side.
 #[derive(Default)]
@@ -50,7 +51,7 @@ impl Model {
     async fn serve(&self, mut stream: TcpStream, wrong: impl Fn(String)) -> Option<()> {
         stream.set_nodelay(true).ok()?;
         loop {
-            let body = request(&mut stream).await?;
+            let body = read_request(&mut stream).await?.body;
             *self.requests.borrow_mut() += 1;
             match self.asked(&body) {
                 Ok((script, step, heard)) => answer(&mut stream, &script, step, &heard).await?,
@@ -101,27 +102,6 @@ impl Model {
         *last = step;
         Ok((script, step, heard))
     }
-}
-
-async fn request(stream: &mut TcpStream) -> Option<Value> {
-    let mut bytes = Vec::new();
-    let head = loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            break end + 4;
-        }
-        if stream.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    };
-    let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
-    let length = text.lines().find_map(|line| line.strip_prefix("content-length:"))?;
-    let length: usize = length.trim().parse().ok()?;
-    while bytes.len() < head + length {
-        if stream.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    }
-    serde_json::from_slice(&bytes[head..head + length]).ok()
 }
 
 async fn answer(stream: &mut TcpStream, script: &Script, step: usize, heard: &[Outcome]) -> Option<()> {

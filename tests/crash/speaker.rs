@@ -33,23 +33,11 @@ enum Asked {
 
 /// Speaks for these sessions until all that was asked has its end.
 pub async fn speak(company: Rc<Company>, sessions: Vec<Rc<RefCell<Record>>>) {
-    let mut life = 0;
-    loop {
-        let (number, address) = company.lives.after(life).await;
-        life = number;
+    let speak = async |line| {
         let speaker = Speaker { company: company.clone(), sessions: sessions.clone(), asked: HashMap::new() };
-        match speaker.run(Line::open(address).await).await {
-            Ok(()) => return,
-            // It is told to stop, and may refuse what comes.
-            Err(Stop::Refused(why)) if company.lives.is_now(life) => return company.lives.wrong(&why),
-            Err(Stop::Refused(_)) => {}
-            Err(Stop::Lost(why)) if company.lives.is_now(life) => {
-                return company.lives.wrong(&format!("a speaker lost its connection: {why}"));
-            }
-            Err(Stop::Lost(_)) => {}
-            Err(Stop::Wrong(why)) => return company.lives.wrong(&why),
-        }
-    }
+        speaker.run(line).await
+    };
+    company.lives.in_each("a speaker", speak).await;
 }
 
 struct Speaker {

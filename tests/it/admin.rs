@@ -201,7 +201,7 @@ fn every_method_answers_what_was_recorded() {
     }
     for (name, running) in [("carl", 3), ("fay", 4)] {
         client.prompt(name, "/slow 200");
-        eventually("a run", || (lines.call("admin.status", json!({}))["running"] == running).then_some(()));
+        eventually("a run", || lines.call("admin.status", json!({}))["running"] == running);
     }
     ask_to_pair(&daemon);
     let mut names = Names(Vec::new());

@@ -56,8 +56,7 @@ fn kinds(stream: &crate::support::client::Stream) -> Vec<String> {
 
 #[test]
 fn a_call_is_made_when_it_is_approved_with_the_input_that_was_and_the_first_decision_counts() {
-    let daemon = Daemon::with(ASK);
-    let mut approver = Wundr::connect(daemon.address);
+    let (daemon, mut approver) = Daemon::with(ASK).and(Wundr::connect);
     approver.subscribe(&["tool.*", "session.status"], Value::Null);
     let mut client = Client::connect(daemon.address);
     let prompt = client.prompt("ada", CALL);
@@ -91,8 +90,7 @@ fn a_call_is_made_when_it_is_approved_with_the_input_that_was_and_the_first_deci
 
 #[test]
 fn the_model_is_told_of_a_denial_and_its_reason() {
-    let daemon = Daemon::with(ASK);
-    let mut approver = Wundr::connect(daemon.address);
+    let (daemon, mut approver) = Daemon::with(ASK).and(Wundr::connect);
     approver.subscribe(&["tool.*"], Value::Null);
     let mut client = Client::connect(daemon.address);
     let prompt = client.prompt("ada", CALL);
@@ -126,8 +124,8 @@ fn the_model_is_told_of_a_denial_and_its_reason() {
 
 #[test]
 fn who_does_not_decide_in_time_denies() {
-    let daemon = Daemon::with(&format!("{ASK}[approvals]\ntimeout_ms = 300\n"));
-    let mut approver = Wundr::connect(daemon.address);
+    let (daemon, mut approver) =
+        Daemon::with(&format!("{ASK}[approvals]\ntimeout_ms = 300\n")).and(Wundr::connect);
     approver.subscribe(&["tool.*"], Value::Null);
     let mut client = Client::connect(daemon.address);
     let answer = client.chat("ada", CALL);
@@ -141,8 +139,7 @@ fn who_does_not_decide_in_time_denies() {
 
 #[test]
 fn what_waits_waits_on_over_a_crash_and_a_stop_and_is_told_to_who_comes_back() {
-    let daemon = Daemon::with(ASK);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(ASK).and(Client::connect);
     client.prompt("ada", CALL);
     let before = waits(&daemon);
     let daemon = daemon.kill_and_restart();
@@ -211,8 +208,7 @@ fn an_acknowledged_decision_holds_whenever_the_daemon_is_killed() {
 
 #[test]
 fn of_many_who_decide_at_once_one_does() {
-    let daemon = Daemon::with(ASK);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(ASK).and(Client::connect);
     for round in 0..5 {
         let prompt = client.prompt("ada", CALL);
         let mut deciders: Vec<Wundr> = (0..4).map(|_| Wundr::connect(daemon.address)).collect();
@@ -346,8 +342,7 @@ fn the_command_line_lists_approves_and_denies() {
 
 #[test]
 fn whoever_ends_the_run_ends_what_waits() {
-    let daemon = Daemon::with(ASK);
-    let mut approver = Wundr::connect(daemon.address);
+    let (daemon, mut approver) = Daemon::with(ASK).and(Wundr::connect);
     approver.subscribe(&["tool.*"], Value::Null);
     let mut client = Client::connect(daemon.address);
     let prompt = client.prompt("ada", CALL);

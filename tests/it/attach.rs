@@ -71,8 +71,7 @@ fn is_without_a_hole(frames: &[Value]) {
 
 #[test]
 fn two_attach_within_a_run_begun_elsewhere_and_what_one_decides_both_hear() {
-    let daemon = Daemon::with(ASK);
-    let mut earlier = Client::connect(daemon.address);
+    let (daemon, mut earlier) = Daemon::with(ASK).and(Client::connect);
     for prompt in ["one", "two", "three"] {
         earlier.chat("ada", prompt);
     }
@@ -84,7 +83,7 @@ fn two_attach_within_a_run_begun_elsewhere_and_what_one_decides_both_hear() {
     assert_eq!(call(&mut began, "chat.send", send)["status"], "started");
     crate::support::eventually("a call that waits", || {
         let list = earlier.call("approval.list", json!({ "session": ADA }));
-        list["result"].as_array().is_some_and(|calls| calls.len() == 1).then_some(())
+        list["result"].as_array().is_some_and(|calls| calls.len() == 1)
     });
 
     let attach = |turns: u64| {

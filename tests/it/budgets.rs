@@ -41,8 +41,7 @@ fn long(tokens: usize) -> String {
 #[test]
 fn a_session_over_its_budget_is_refused_and_others_are_not() {
     let upstream = Upstream::start();
-    let daemon = Daemon::with(&config(&upstream, 100, "session = 2000"));
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::with(&config(&upstream, 100, "session = 2000")).and(Client::connect);
     assert_eq!(client.chat("ada", "hello").text(), "You said: hello");
 
     let id = client.prompt("ada", &long(2500));
@@ -74,8 +73,8 @@ fn a_session_over_its_budget_is_refused_and_others_are_not() {
 #[test]
 fn output_is_clamped_to_what_is_left_and_then_nothing_is() {
     let upstream = Upstream::start();
-    let daemon = Daemon::with(&config(&upstream, 100_000, "session = 1500"));
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) =
+        Daemon::with(&config(&upstream, 100_000, "session = 1500")).and(Client::connect);
     client.chat("ada", "hello");
     let asked = upstream.requests()[0].body["max_completion_tokens"]
         .as_u64()
@@ -101,8 +100,7 @@ fn output_is_clamped_to_what_is_left_and_then_nothing_is() {
 #[test]
 fn a_budget_that_ends_within_the_tool_loop_ends_the_stream() {
     let upstream = Upstream::start();
-    let daemon = Daemon::with(&config(&upstream, 100, "session = 2000"));
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::with(&config(&upstream, 100, "session = 2000")).and(Client::connect);
     let input = json!({"text": long(2500)}).to_string();
     upstream.then(Turn::Call("Look: ".into(), vec![("echo".into(), input)]));
     let stream = client.chat("ada", "say a lot");
@@ -166,21 +164,21 @@ fn prompts_at_once_do_not_overshoot_the_day_together() {
 fn leaving_does_not_spare_the_bill() {
     let upstream = Upstream::start();
     upstream.then(Turn::EndLate("well".into()));
-    let daemon = Daemon::with(&config(&upstream, 100, "daily = 5000"));
-    let mut leaver = Client::connect(daemon.address);
+    let (daemon, mut leaver) = Daemon::with(&config(&upstream, 100, "daily = 5000")).and(Client::connect);
     let id = leaver.prompt("ada", "go");
     leaver.reply(&id);
     drop(leaver);
     wait_for("the answer to end", upstream.end());
     let mut client = Client::connect(daemon.address);
-    eventually("the bill", || (budget(&mut client, Value::Null, "daily") == (21, 0, 5000)).then_some(()));
+    eventually("the bill", || budget(&mut client, Value::Null, "daily") == (21, 0, 5000));
 }
 
 #[test]
 fn what_was_spent_is_known_after_a_restart() {
     let upstream = Upstream::start();
-    let daemon = Daemon::with(&config(&upstream, 100, "session = 5000\ndaily = 6000\nmonthly = 7000"));
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) =
+        Daemon::with(&config(&upstream, 100, "session = 5000\ndaily = 6000\nmonthly = 7000"))
+            .and(Client::connect);
     client.chat("ada", "one");
     client.chat("bob", "two");
     let expected =
@@ -191,8 +189,7 @@ fn what_was_spent_is_known_after_a_restart() {
         }
     };
     check(&mut client, "before");
-    let daemon = daemon.restart();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = daemon.restart().and(Client::connect);
     check(&mut client, "after a restart");
     let refused = client.chat("ada", &long(5500));
     assert_eq!(refused.error(), format!("token budget exceeded (session: {CALL}/5000)"));
@@ -204,8 +201,7 @@ fn what_was_spent_is_known_after_a_restart() {
 
 #[test]
 fn answers_that_are_cut_off_count_against_their_session() {
-    let daemon = Daemon::with("[budgets]\nsession = 400\n");
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::with("[budgets]\nsession = 400\n").and(Client::connect);
     for _ in 0..100 {
         let id = client.prompt("ada", "/slow 50");
         let first = client.reply(&id);

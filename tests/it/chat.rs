@@ -64,7 +64,7 @@ fn an_answer_goes_on_when_the_daemon_is_killed_and_comes_back() {
         growing(chat)
     };
     let (child, said) = chat();
-    eventually("some of the answer", || said.lock().unwrap().contains(" 2").then_some(()));
+    eventually("some of the answer", || said.lock().unwrap().contains(" 2"));
     let _daemon = daemon.kill_and_return();
     let stderr = ended(child);
     assert!(stderr.contains("waiting for the daemon"), "{stderr}");
@@ -74,7 +74,7 @@ fn an_answer_goes_on_when_the_daemon_is_killed_and_comes_back() {
     let (child, whole) = chat();
     ended(child);
     let whole = || whole.lock().unwrap().clone();
-    eventually("all of it", || whole().ends_with('\n').then_some(()));
+    eventually("all of it", || whole().ends_with('\n'));
     assert_eq!(*said.lock().unwrap(), whole(), "said once, and all of it");
 }
 
@@ -91,11 +91,11 @@ fn the_operator_needs_no_token_at_home_and_the_answer_goes_on_after_a_kill() {
     let mut chat = command(daemon.home());
     chat.args(["chat", "/slow 5"]);
     let (child, said) = growing(chat);
-    eventually("some of the answer", || said.lock().unwrap().contains(" 2").then_some(()));
+    eventually("some of the answer", || said.lock().unwrap().contains(" 2"));
     let daemon = daemon.kill_and_restart();
     let stderr = ended(child);
     assert!(stderr.contains("was restarted and goes on"), "{stderr}");
-    eventually("all of it", || (*said.lock().unwrap() == "Slowly: 1 2 3 4 5 done.\n").then_some(()));
+    eventually("all of it", || *said.lock().unwrap() == "Slowly: 1 2 3 4 5 done.\n");
     let log = daemon.stdout_of(&["sessions", "--json"]);
     assert!(log.contains("main:cli:user:main"), "{log}");
 }
@@ -194,7 +194,7 @@ fn a_call_that_waits_says_how_it_is_decided() {
             let events = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             events.filter_map(|event| event["text"].as_str().map(str::to_owned)).collect::<String>()
         };
-        eventually("all of it", || text().contains(says).then_some(()));
+        eventually("all of it", || text().contains(says));
     }
     let mut chat = command(daemon.home());
     chat.args(["chat", "/tool echo {\"text\":\"hi\"}"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -250,12 +250,12 @@ fn a_chat_without_a_daemon_runs_one_that_others_join() {
     let mut first = command(home.path());
     first.args(["chat", "/slow 6"]).env("USER", "ann");
     let (child, said) = growing(first);
-    eventually("some of the answer", || said.lock().unwrap().contains(" 1").then_some(()));
+    eventually("some of the answer", || said.lock().unwrap().contains(" 1"));
     let (status, stdout, stderr) = piped(home.path(), &["hello", "--session", "other"], b"");
     assert_eq!((status, stderr.as_str()), (0, ""));
     assert!(stdout.contains("You said: \"hello\""), "{stdout}");
     ended(child);
-    eventually("all of it", || said.lock().unwrap().ends_with(" 6 done.\n").then_some(()));
+    eventually("all of it", || said.lock().unwrap().ends_with(" 6 done.\n"));
     // What was said is there for the next.
     let (_, stdout, _) = piped(home.path(), &["hello", "--session", "other"], b"");
     assert!(stdout.contains("I remember 1 earlier message"), "{stdout}");

@@ -1,39 +1,22 @@
 //! The operator's commands about connections, actors, plugins and spending, over the binary and the
 //! socket as they ship.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::daemon::{self, Daemon};
+use crate::support::guest::guest;
 use crate::support::lines::Lines;
+use crate::support::running::Running;
 use crate::support::tools::{needs, skip};
 use crate::support::wundr::Wundr;
 use crate::support::{TIMEOUT, eventually};
 
 const ADA: &str = "main:websocket:ada:main";
-
-/// A tool whose `describe` answers with an empty object and whose `handle_tool_call` is `body`.
-fn guest(body: &str) -> Vec<u8> {
-    let text = format!(
-        r#"(module
-            (import "extism:host/env" "alloc" (func $alloc (param i64) (result i64)))
-            (import "extism:host/env" "store_u8" (func $store (param i64 i32)))
-            (import "extism:host/env" "output_set" (func $output_set (param i64 i64)))
-            (func $say (param $one i32) (param $other i32) (local $at i64)
-                (local.set $at (call $alloc (i64.const 2)))
-                (call $store (local.get $at) (local.get $one))
-                (call $store (i64.add (local.get $at) (i64.const 1)) (local.get $other))
-                (call $output_set (local.get $at) (i64.const 2)))
-            (func (export "describe") (result i32) (call $say (i32.const 123) (i32.const 125)) i32.const 0)
-            (func (export "handle_tool_call") (result i32) {body}))"#
-    );
-    wat::parse_str(text).expect("a module")
-}
 
 /// Answers `ok`.
 const OK: &str = "(call $say (i32.const 111) (i32.const 107)) i32.const 0";
@@ -90,7 +73,7 @@ fn who_is_connected_is_told_and_can_be_sent_away() {
     assert!(said.starts_with(&format!("closed connection {id} from 127.0.0.1:")), "{said}");
     while ada.receive_or_close().is_ok() {}
     wundr.call("health.ping", json!({})).is_object().then_some(()).expect("others are not disturbed");
-    eventually("it to be gone", || (daemon.rows_of(&["connections"]).len() == 2).then_some(()));
+    eventually("it to be gone", || daemon.rows_of(&["connections"]).len() == 2);
     let counted = Lines::connect(daemon.home()).call("admin.connections", json!({}));
     assert_eq!(counted["closed"]["operator"], 1, "{counted}");
     let (status, _, stderr) = daemon.run(&["connection", "close", &id]);
@@ -100,8 +83,7 @@ fn who_is_connected_is_told_and_can_be_sent_away() {
 
 #[test]
 fn the_tree_of_actors_says_how_far_each_is_behind() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     client.chat("ada", "hi");
     client.chat("bob", "hi");
     let tree = daemon.json_of(&["actors"]);
@@ -187,7 +169,7 @@ fn plugins_come_go_and_are_tried() {
         let spinning = scope.spawn(|| daemon.run(&["plugin", "call", "spin"]));
         eventually("the call to be under way", || {
             let listed = json!({ "plugins": daemon.rows_of(&["plugins"]) });
-            (find(&listed, "plugins", "plugin", "spin")["running"] == 1).then_some(())
+            find(&listed, "plugins", "plugin", "spin")["running"] == 1
         });
         put(home, "spin", &guest(NO));
         let said = daemon.stdout_of(&["plugin", "reload", "spin"]);
@@ -324,8 +306,7 @@ fn what_waits_for_somebody_is_told_at_once() {
 fn who_answers_and_what_went_wrong_is_told() {
     let config = "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
         [agents.main]\nprovider = \"lab\"\nmodel = \"tiny\"\n[budgets]\ndaily = 5000\n";
-    let daemon = Daemon::with(config);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(config).and(Client::connect);
     assert_ne!(client.chat("ada", "hi").error(), "", "nobody answers there");
     let status = eventually("the failure to be told", || {
         let status = daemon.json_of(&["status"]);
@@ -357,22 +338,17 @@ fn who_answers_and_what_went_wrong_is_told() {
 
 /// `clawmux events` under way: its lines, and what it says besides.
 struct Watching {
-    child: Child,
+    child: Running,
     lines: mpsc::Receiver<String>,
     said: mpsc::Receiver<String>,
 }
 
 impl Watching {
     fn start(daemon: &Daemon, args: &[&str]) -> Self {
-        let mut child = daemon::command(daemon.home())
-            .arg("events")
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        let lines = lines_of(child.stdout.take().expect("piped"));
-        let said = lines_of(child.stderr.take().expect("piped"));
+        let mut command = daemon::command(daemon.home());
+        command.arg("events").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = Running::start(&mut command);
+        let (lines, said) = (child.stdout_lines(), child.stderr_lines());
         Self { child, lines, said }
     }
 
@@ -397,25 +373,8 @@ impl Watching {
     }
 
     fn status(&mut self) -> Option<i32> {
-        eventually("it to end", || self.child.try_wait().expect("it can be waited for")).code()
+        self.child.ended().code()
     }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn lines_of(stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            let _ = sender.send(line);
-        }
-    });
-    lines
 }
 
 #[test]
@@ -441,8 +400,7 @@ fn what_happens_is_told_as_it_happens() {
     let (said, words) = (answer.join(" "), answer.join(" ").split(' ').count());
     assert!(said.contains("Tools offered to me: echo, clock."), "{answer:#?}");
     assert!(words > 20 && answer.len() * 3 < words, "{answer:#?}");
-    let interrupted = Command::new("kill").args(["-INT", &everything.child.id().to_string()]).status();
-    assert!(interrupted.expect("kill runs").success());
+    everything.child.signal("INT");
     assert_eq!(everything.status(), Some(0));
 
     // Only what is asked for, for programs; from when it is connected on.
@@ -450,7 +408,7 @@ fn what_happens_is_told_as_it_happens() {
         &daemon,
         &["--json", "--wait", "--session", "main:websocket:b", "--kind", "prompt", "--kind", "end"],
     );
-    eventually("it to be connected", || (daemon.rows_of(&["connections"]).len() == 3).then_some(()));
+    eventually("it to be connected", || daemon.rows_of(&["connections"]).len() == 3);
     let event = eventually("a prompt to be told", || {
         client.chat("ada", "not this one");
         client.chat("bob", "this one");
@@ -483,8 +441,7 @@ fn what_happens_is_told_as_it_happens() {
 
 #[test]
 fn a_session_is_named_by_the_beginning_of_its_key() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     for name in ["ada", "adam", "bob"] {
         client.chat(name, &format!("I am {name}"));
     }
@@ -536,12 +493,11 @@ fn what_a_method_does_not_take_it_refuses_in_words() {
 
 #[test]
 fn whoever_has_seen_enough_closes_the_pipe_and_a_terminal_gets_what_fits() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     for name in 0..30 {
         client.prompt(&format!("somebody-with-a-long-name-{name}"), "hi");
     }
-    eventually("all to be listed", || (daemon.stdout_of(&["sessions"]).lines().count() == 31).then_some(()));
+    eventually("all to be listed", || daemon.stdout_of(&["sessions"]).lines().count() == 31);
     let clawmux = env!("CARGO_BIN_EXE_clawmux");
     let home = daemon.home().display().to_string();
     for command in
@@ -582,9 +538,7 @@ fn whoever_has_seen_enough_closes_the_pipe_and_a_terminal_gets_what_fits() {
     }
     // A bar for each day on a terminal, and none elsewhere.
     let bars = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    eventually("something to be spent", || {
-        (daemon.json_of(&["usage"])["today"]["tokens"].as_u64() > Some(0)).then_some(())
-    });
+    eventually("something to be spent", || daemon.json_of(&["usage"])["today"]["tokens"].as_u64() > Some(0));
     let usage = on_terminal(80, "NO_COLOR=1", "usage --days 7");
     assert!(usage.contains("······█") && usage.contains("no daily budget"), "{usage}");
     assert!(on_terminal(80, "NO_COLOR=1", "usage --by agent").contains("████████████"), "the whole share");

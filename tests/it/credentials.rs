@@ -105,8 +105,7 @@ fn assert_nothing_shows(daemon: &Daemon, secrets: &[&str]) {
 
 #[test]
 fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
-    let daemon = Daemon::start();
-    let mut local = Client::connect(daemon.address);
+    let (daemon, mut local) = Daemon::start().and(Client::connect);
     let mut local_wundr = Wundr::connect(daemon.address);
     let (status, secret, said) = daemon.run(&["token", "create", "--yes", "--name", "bot", "--role", "user"]);
     assert_eq!((status, secret.lines().count()), (0, 1), "{secret}{said}");
@@ -200,7 +199,7 @@ fn no_connection_outlives_the_revocation_of_its_key() {
             .collect();
         let id = made["token"].as_str().expect("an id");
         crate::support::eventually("somebody to be there", || {
-            daemon.rows_of(&["tokens"])[0]["used_ms"].is_u64().then_some(())
+            daemon.rows_of(&["tokens"])[0]["used_ms"].is_u64()
         });
         daemon.json_of(&["token", "revoke", id]);
         is_over.store(true, Relaxed);
@@ -589,7 +588,7 @@ fn when_a_credential_was_used_is_kept_and_what_ends_soon_is_warned_of() {
         names
     };
     let all = ["brief", "ci", "token"];
-    crate::support::eventually("it to be noted", || (used(&daemon) == all).then_some(()));
+    crate::support::eventually("it to be noted", || used(&daemon) == all);
     let (_, shown, said) = daemon.run(&["tokens"]);
     assert!(shown.contains("configured") && shown.contains("127.0.0.1"), "{shown}");
     let id = made["token"].as_str().expect("an id");
@@ -604,9 +603,7 @@ fn when_a_credential_was_used_is_kept_and_what_ends_soon_is_warned_of() {
         screen.contains("expires      the credential of brief in 5d 23h: `clawmux token rotate "),
         "{screen}"
     );
-    crate::support::eventually("it to be warned of", || {
-        daemon.log().contains("a credential expires soon").then_some(())
-    });
+    crate::support::eventually("it to be warned of", || daemon.log().contains("a credential expires soon"));
     let daemon = daemon.restart();
     assert_eq!(used(&daemon), all, "it survives a new start");
 }

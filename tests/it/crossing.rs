@@ -52,8 +52,7 @@ fn hear(client: &mut Client, mut heard: Heard) -> Heard {
 
 #[test]
 fn two_protocols_on_one_session_see_the_same_text() {
-    let daemon = Daemon::start();
-    let mut exoclaw = Client::connect(daemon.address);
+    let (daemon, mut exoclaw) = Daemon::start().and(Client::connect);
     let first = exoclaw.chat("ada", "hello there").text();
     let key = "agent:main:websocket:ada:main";
     for protocol in [3, 4] {
@@ -130,8 +129,7 @@ fn who_comes_back_in_the_midst_of_an_answer_is_told_the_rest() {
 
 #[test]
 fn a_third_protocol_hears_and_says_the_same() {
-    let daemon = Daemon::start();
-    let mut exoclaw = Client::connect(daemon.address);
+    let (daemon, mut exoclaw) = Daemon::start().and(Client::connect);
     exoclaw.chat("ada", "hello there");
     let mut openclaw = connect(daemon.address, 4);
     let key = "agent:main:websocket:ada:main";

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
@@ -14,6 +14,8 @@ use crate::shim::{BROKEN, Disk, FULL};
 use crate::support::client::{Client, Stream};
 use crate::support::daemon::{self, Daemon};
 use crate::support::eventually;
+use crate::support::guest::guest;
+use crate::support::running::Running;
 use crate::support::tools::needs;
 
 /// Sessions say when they go back to the log, and the log when it was tried again.
@@ -48,14 +50,12 @@ fn reads_go_on(daemon: SocketAddr, client: &mut Client, account: &str, turns: us
 fn not_ready(address: SocketAddr, reason: &str) {
     eventually("/readyz to say that it can't take work", || {
         let (status, body) = daemon::get(address, "/readyz");
-        (status == 503 && body.contains(reason)).then_some(())
+        status == 503 && body.contains(reason)
     });
 }
 
 fn ready(address: SocketAddr) {
-    eventually("/readyz to say that it takes work again", || {
-        (daemon::get(address, "/readyz").0 == 200).then_some(())
-    });
+    eventually("/readyz to say that it takes work again", || daemon::get(address, "/readyz").0 == 200);
 }
 
 /// What the log of a stopped daemon has to be like: whole, without a gap, without an open run.
@@ -93,8 +93,7 @@ fn usage_rows(home: &Path) -> usize {
 fn a_full_disk_refuses_new_work_serves_what_is_there_and_is_over_when_it_is() {
     let home = daemon::home();
     let disk = Disk::under(home.path());
-    let mut daemon = Daemon::at_with(home, "", disk.env());
-    let mut client = Client::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::at_with(home, "", disk.env()).and(Client::connect);
     let before = send(&mut client, "ada", "what is a walrus?", "k1");
     assert_eq!(before.events().last(), Some(&"done"), "{before:?}");
 
@@ -126,28 +125,18 @@ fn a_full_disk_refuses_new_work_serves_what_is_there_and_is_over_when_it_is() {
 fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
     let home = daemon::home();
     // Answers nothing for longer than the disk is well.
-    let spin = r#"(module
-        (import "extism:host/env" "alloc" (func $alloc (param i64) (result i64)))
-        (import "extism:host/env" "store_u8" (func $store (param i64 i32)))
-        (import "extism:host/env" "output_set" (func $output_set (param i64 i64)))
-        (func (export "describe") (result i32) (local $at i64)
-            (local.set $at (call $alloc (i64.const 2)))
-            (call $store (local.get $at) (i32.const 123))
-            (call $store (i64.add (local.get $at) (i64.const 1)) (i32.const 125))
-            (call $output_set (local.get $at) (i64.const 2)) i32.const 0)
-        (func (export "handle_tool_call") (result i32) (loop $l (br $l)) i32.const 0))"#;
+    let spin = guest("(loop $l (br $l)) i32.const 0");
     std::fs::create_dir_all(home.path().join("plugins")).unwrap();
-    std::fs::write(home.path().join("plugins/spin.wasm"), wat::parse_str(spin).unwrap()).unwrap();
+    std::fs::write(home.path().join("plugins/spin.wasm"), spin).unwrap();
     let config = format!(
         "{FALLS}[agents.main]\ntools = [\"spin\"]\n[[plugins]]\nname = \"spin\"\npath = \"plugins/spin.wasm\"\n\
          timeout_ms = 1000\nfuel = 100000000000\n"
     );
     let disk = Disk::under(home.path());
-    let mut daemon = Daemon::at_with(home, &config, disk.env());
-    let mut client = Client::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::at_with(home, &config, disk.env()).and(Client::connect);
     eventually("the plugin to load", || {
         let list = client.call("plugin.list", json!({}));
-        list.to_string().contains("spin").then_some(())
+        list.to_string().contains("spin")
     });
     send(&mut client, "past", "remember me", "past");
     let prompts = [
@@ -187,13 +176,10 @@ fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
                 .log()
                 .lines()
                 .any(|line| line.contains("starts again from the store") && line.contains(&fell))
-                .then_some(())
         });
     }
     // Longer than a session may fall for reasons of its own.
-    eventually("the log to be tried again a few times", || {
-        (count(&daemon.log(), "it still can't be") >= 4).then_some(())
-    });
+    eventually("the log to be tried again a few times", || count(&daemon.log(), "it still can't be") >= 4);
     not_ready(daemon.address, reason);
     reads_go_on(daemon.address, &mut client, "past", 1);
     assert_eq!(count(&daemon.log(), "new work is refused"), 1, "{}", daemon.log());
@@ -270,7 +256,7 @@ fn on_a_full_disk_it_does_not_start_says_why_and_harms_nothing() {
 
 /// A daemon that a shell command starts, with `$CLAWMUX` and `$HOME` set.
 struct Started {
-    child: Child,
+    child: Running,
     address: SocketAddr,
     home: tempfile::TempDir,
 }
@@ -278,14 +264,9 @@ struct Started {
 impl Started {
     fn with(shell: &str) -> Self {
         let home = daemon::home();
-        let mut child = Command::new("sh")
-            .args(["-c", shell])
-            .env("CLAWMUX", env!("CARGO_BIN_EXE_clawmux"))
-            .env("HOME", home.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", shell]).env("CLAWMUX", env!("CARGO_BIN_EXE_clawmux")).env("HOME", home.path());
+        let mut child = Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()));
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
@@ -310,16 +291,9 @@ impl Started {
     }
 
     fn terminate(&mut self) {
-        Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-        let status = eventually("it to stop", || self.child.try_wait().unwrap());
+        self.child.signal("TERM");
+        let status = self.child.ended();
         assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -309,7 +309,7 @@ fn a_daemon_that_runs_what_waits_for_its_operator_and_one_that_died() {
     daemon.signal("KILL");
     crate::support::eventually("it to be dead", || {
         let found = doctor(daemon.home(), &[], &[]);
-        found.text.contains("none runs").then_some(())
+        found.text.contains("none runs")
     });
     let before = contents(daemon.home());
     let found = doctor(daemon.home(), &[], &[]);

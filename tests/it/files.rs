@@ -131,8 +131,7 @@ fn received(client: &mut Wundr, id: &str) -> usize {
 
 #[test]
 fn a_large_file_goes_there_and_back_while_requests_are_answered() {
-    let daemon = Daemon::with(UNLIMITED);
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(UNLIMITED).and(Wundr::connect);
     assert!(client.hello()["methods"].as_array().unwrap().contains(&json!("file.upload")));
     assert!(client.hello()["server"]["capabilities"].as_array().unwrap().contains(&json!("binary")));
     let size = large_mib() * MIB;
@@ -233,18 +232,16 @@ fn an_upload_goes_on_after_a_cut_and_after_sigkill() {
     client.send_binary(frame(&id(1), FINAL, &Value::Null, b"x"));
     assert_eq!(client.answer(&id(1)).unwrap_err()["details"]["received"], at);
     send_part(&mut client, &id(1), at, at + 10 * MIB, false);
-    eventually("what was sent to be written", || (received(&mut client, &id(1)) == 30 * MIB).then_some(()));
+    eventually("what was sent to be written", || received(&mut client, &id(1)) == 30 * MIB);
 
-    let daemon = daemon.kill_and_restart();
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = daemon.kill_and_restart().and(Wundr::connect);
     let at = received(&mut client, &id(1));
     assert!((22 * MIB..=30 * MIB).contains(&at), "{at}: a few megabytes may be lost");
     send_part(&mut client, &id(1), at, size, true);
     let file = client.answer(&id(1)).unwrap();
     assert_eq!((&file["size"], &file["sha256"]), (&json!(size), &json!(digest_of(size))));
     // It was told to be there: it is.
-    let daemon = daemon.kill_and_restart();
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = daemon.kill_and_restart().and(Wundr::connect);
     assert_eq!(client.call("file.status", json!({ "uploadId": id(1) })), file);
     let begun = json!({ "fileId": file["fileId"], "offset": 39 * MIB });
     assert_eq!(get(&mut client, &id(2), begun).0, hex(Sha256::digest(bytes(39 * MIB, MIB))));
@@ -259,8 +256,7 @@ fn zlib(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn compressed_pieces_are_inflated_and_bombs_stopped() {
-    let daemon = Daemon::with(UNLIMITED);
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(UNLIMITED).and(Wundr::connect);
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(b" and a gzip").unwrap();
     let meta = json!({ "method": "file.upload", "totalSize": 24 });
@@ -430,8 +426,7 @@ fn a_file_is_its_owners_and_the_quota_holds_whatever_comes_at_once() {
 
 #[test]
 fn many_uploads_and_readers_that_do_not_read_take_little_memory() {
-    let daemon = Daemon::with(UNLIMITED);
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(UNLIMITED).and(Wundr::connect);
     let size = 32 * MIB;
     send_part(&mut client, &id(1), 0, size, true);
     let file = client.answer(&id(1)).unwrap()["fileId"].clone();
@@ -470,7 +465,7 @@ fn many_uploads_and_readers_that_do_not_read_take_little_memory() {
     eventually("the sockets to be full", || {
         let read = crate::support::daemon::get(address, "/healthz").0 == 200;
         let queues = crate::support::process::send_queues(address.port());
-        (read && queues.iter().filter(|bytes| **bytes > 0).count() >= 16).then_some(())
+        read && queues.iter().filter(|bytes| **bytes > 0).count() >= 16
     });
     for _ in 0..20 {
         client.call("health.ping", json!({}));
@@ -500,10 +495,9 @@ fn many_uploads_and_readers_that_do_not_read_take_little_memory() {
 fn a_full_disk_is_said_and_the_upload_goes_on_when_there_is_room() {
     let home = daemon::home();
     let disk = Disk::under(home.path());
-    let daemon = Daemon::at_with(home, UNLIMITED, disk.env());
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::at_with(home, UNLIMITED, disk.env()).and(Wundr::connect);
     send_part(&mut client, &id(1), 0, MIB, false);
-    eventually("what was sent to be written", || (received(&mut client, &id(1)) == MIB).then_some(()));
+    eventually("what was sent to be written", || received(&mut client, &id(1)) == MIB);
     disk.fail("home", "write", FULL, 1000);
     send_part(&mut client, &id(1), MIB, 2 * MIB, true);
     let full = client.answer(&id(1)).unwrap_err();
@@ -532,8 +526,7 @@ fn kept_bytes(home: &Path) -> Vec<u64> {
 
 #[test]
 fn a_file_goes_along_with_a_prompt() {
-    let daemon = Daemon::with(UNLIMITED);
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::with(UNLIMITED).and(Wundr::connect);
     let file = put(&mut client, &id(1), b"a walrus is a mammal").unwrap()["fileId"].clone();
     let task = json!({ "type": "general", "description": "look" });
     let session = client.call(

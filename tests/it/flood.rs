@@ -270,7 +270,7 @@ fn strangers_by_the_thousand_are_closed_in_time_and_harm_nobody() {
             assert_eq!(*ended, each, "{kind:?}: all are closed");
             assert_eq!(*answered, each, "{kind:?}: all are told {:?}", kind.answers());
         }
-        eventually("its descriptors to come back", || (open_files(daemon.pid()) <= files).then_some(()));
+        eventually("its descriptors to come back", || open_files(daemon.pid()) <= files);
         assert_eq!(connections(&daemon), 1, "nobody is left but the steady one");
     }
     let peak = peak.load(Relaxed).saturating_sub(before);
@@ -368,7 +368,7 @@ fn the_oldest_stranger_makes_room_and_nobody_who_was_let_in() {
     // Two for each that there may be, and for some that are told so.
     assert!(most < 2 * (PLACES + 128) + 200, "{most} descriptors");
     drop(kept);
-    eventually("its descriptors to come back", || (open_files(daemon.pid()) <= files).then_some(()));
+    eventually("its descriptors to come back", || open_files(daemon.pid()) <= files);
 }
 
 #[test]
@@ -392,7 +392,7 @@ fn when_all_places_are_taken_that_is_said_and_the_operator_still_gets_through() 
         assert_eq!(member.call("ping", Value::Null)["result"], "pong");
     }
     members.pop();
-    eventually("the place to be free", || (connections(&daemon) == 7).then_some(()));
+    eventually("the place to be free", || connections(&daemon) == 7);
     eventually("somebody else to get it", || enter(daemon.address).ok());
     drop(more);
 }

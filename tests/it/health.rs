@@ -19,8 +19,7 @@ fn guarded(more: &str) -> Daemon {
 
 #[test]
 fn health_is_what_was_measured() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Wundr::connect);
     let fresh = health(&mut client);
     let parts = fresh["subsystems"].as_object().unwrap_or_else(|| panic!("{fresh}"));
     assert_eq!(
@@ -56,8 +55,7 @@ fn health_is_what_was_measured() {
 
 #[test]
 fn a_provider_that_fails_is_told_until_it_answers() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Wundr::connect);
     let mut other = Client::connect(daemon.address);
     let degraded = |client: &mut Wundr, says: &str| {
         let seen = eventually("the provider to be told of", || {
@@ -79,7 +77,7 @@ fn a_provider_that_fails_is_told_until_it_answers() {
     other.chat("ada", "hello");
     eventually("the provider to be well", || {
         let seen = health(&mut client);
-        (seen["status"] == "running" && seen["subsystems"]["providers"].get("errors").is_none()).then_some(())
+        seen["status"] == "running" && seen["subsystems"]["providers"].get("errors").is_none()
     });
 }
 
@@ -90,8 +88,7 @@ fn what_is_wrong_degrades_the_part_and_the_whole() {
     std::fs::write(home.path().join("plugins/broken.wasm"), b"no module").expect("a file");
     let config = "[[plugins]]\nname = \"broken\"\npath = \"plugins/broken.wasm\"\n\
                   [providers.anthropic]\n[agents.main]\nprovider = \"anthropic\"\n";
-    let daemon = Daemon::at(home, config, &[]);
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::at(home, config, &[]).and(Wundr::connect);
     let seen = eventually("the plugin to fail", || {
         Some(health(&mut client)).filter(|health| health["subsystems"]["plugins"]["status"] == "degraded")
     });

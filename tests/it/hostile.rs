@@ -10,8 +10,7 @@ use crate::support::process::resident_bytes;
 #[test]
 fn histories_of_large_prompts_that_nobody_reads_cost_little() {
     const PROMPT_BYTES: usize = 4_000_000;
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     let large = format!("/fail {}", "x".repeat(PROMPT_BYTES));
     for _ in 0..6 {
         assert_eq!(client.chat("large", &large).events().last(), Some(&"done"));

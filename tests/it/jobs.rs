@@ -70,14 +70,13 @@ fn tell(daemon: &Daemon, sql: &str) {
 
 #[test]
 fn a_job_prompts_its_session_each_time_it_is_due() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     client.chat("ada", "hi");
     let result_to = "main:websocket:ada:main";
     let job = add(&daemon, &["--every", "1s", "--prompt", "water the herons", "--result-to", result_to]);
     assert_eq!(job["name"], "water the herons");
     let session = job["session"].as_str().unwrap();
-    eventually("three times", || (over(&daemon, id(&job)).len() >= 3).then_some(()));
+    eventually("three times", || over(&daemon, id(&job)).len() >= 3);
     let (status, said, _) = daemon.run(&["job", "disable", "water the herons"]);
     assert_eq!(status, 0, "by its name: {said}");
     let done = eventually("all to be over", || {
@@ -110,9 +109,7 @@ fn after_a_clock_that_was_years_ahead_jobs_are_done_again() {
     let mut daemon = Daemon::start();
     let job = add(&daemon, &["--every", "1s", "--prompt", "water the herons"]);
     let cron = add(&daemon, &["--cron", "* * * * * *", "--prompt", "feed them"]);
-    eventually("once each", || {
-        [&job, &cron].iter().all(|job| !over(&daemon, id(job)).is_empty()).then_some(())
-    });
+    eventually("once each", || [&job, &cron].iter().all(|job| !over(&daemon, id(job)).is_empty()));
     assert!(daemon.terminate().success());
     // As it would be, had it been done a hundred times in ten years.
     let ahead = now_ms() + 3650 * 24 * HOUR_MS;
@@ -137,7 +134,7 @@ fn after_a_clock_that_was_years_ahead_jobs_are_done_again() {
             times.retain(|time| (started..ahead).contains(time));
             times
         };
-        eventually("three times more", || (since().len() >= 3).then_some(()));
+        eventually("three times more", || since().len() >= 3);
         assert_eq!(daemon.run(&["job", "disable", id(job)]).0, 0);
         let prompted = prompts(&daemon, job["session"].as_str().unwrap());
         let once: BTreeSet<&String> = prompted.iter().collect();
@@ -181,7 +178,7 @@ fn a_time_that_comes_once_comes_once() {
     let gone = add(&daemon, &["--at", "+1s", "--prompt", "gone", "--delete-after"]);
     eventually("both to be done", || {
         let jobs = daemon.rows_of(&["jobs"]);
-        (jobs.len() == 1 && jobs[0]["last"]["state"] == "ok" && jobs[0]["enabled"] == false).then_some(())
+        jobs.len() == 1 && jobs[0]["last"]["state"] == "ok" && jobs[0]["enabled"] == false
     });
     for job in [&kept, &gone] {
         assert_eq!(prompts(&daemon, job["session"].as_str().unwrap()).len(), 1);
@@ -222,7 +219,7 @@ fn a_firing_that_was_cut_off_is_settled_from_the_log() {
     let job = add(&daemon, &["--every", "1h", "--prompt", "/slow 2"]);
     let session = job["session"].as_str().unwrap();
     daemon.rows_of(&["job", "run", id(&job), "--no-wait"]);
-    eventually("it to be prompted", || (!prompts(&daemon, session).is_empty()).then_some(()));
+    eventually("it to be prompted", || !prompts(&daemon, session).is_empty());
     let daemon = daemon.kill_and_restart();
     let done = eventually("it to be done", || Some(over(&daemon, id(&job))).filter(|done| !done.is_empty()));
     assert_eq!((done.len(), &done[0]["state"]), (1, &"ok".into()), "{done:#?}");
@@ -243,7 +240,7 @@ fn over_a_storm_of_kills_each_time_is_done_once() {
     for _ in 0..kills {
         // Anywhere within two seconds: before, between and behind what is done in it.
         let before = runs(&daemon, id(&all)).len();
-        eventually("another time", || (runs(&daemon, id(&all)).len() > before).then_some(()));
+        eventually("another time", || runs(&daemon, id(&all)).len() > before);
         wait = wait.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let begun = std::time::Instant::now();
         let wait = Duration::from_millis((wait >> 33) % 2000);
@@ -310,7 +307,7 @@ fn what_was_missed_over_a_stop_is_dealt_with_as_the_job_says() {
 fn a_clock_that_was_wrong_makes_nothing_be_done_twice() {
     let mut daemon = Daemon::start();
     let job = add(&daemon, &["--every", "1s", "--prompt", "tick"]);
-    eventually("it to be done", || (over(&daemon, id(&job)).len() >= 2).then_some(()));
+    eventually("it to be done", || over(&daemon, id(&job)).len() >= 2);
     assert!(daemon.terminate().success());
     // As if all until three seconds from now had been done before the clock was put back.
     let until = now_ms() + 3000;
@@ -452,15 +449,15 @@ fn built_in_jobs_follow_from_the_configuration_alone() {
 fn a_daemon_that_is_drained_begins_nothing() {
     let daemon = Daemon::start();
     let job = add(&daemon, &["--every", "1s", "--prompt", "tick"]);
-    eventually("it to be done", || (!over(&daemon, id(&job)).is_empty()).then_some(()));
+    eventually("it to be done", || !over(&daemon, id(&job)).is_empty());
     assert_eq!(daemon.run(&["drain"]).0, 0);
     let (status, _, why) = daemon.run(&["job", "run", id(&job)]);
     assert!(status == 1 && why.contains("drained"), "{why}");
     let before = runs(&daemon, id(&job)).len();
     let drained = now_ms();
     assert!(daemon.run(&["jobs"]).2.contains("draining"));
-    eventually("two seconds to pass", || (now_ms() > drained + 2100).then_some(()));
+    eventually("two seconds to pass", || now_ms() > drained + 2100);
     assert_eq!(runs(&daemon, id(&job)).len(), before);
     assert_eq!(daemon.run(&["drain", "--off"]).0, 0);
-    eventually("it to go on", || (over(&daemon, id(&job)).len() > before).then_some(()));
+    eventually("it to go on", || over(&daemon, id(&job)).len() > before);
 }

@@ -301,7 +301,7 @@ fn a_second_signal_stops_at_once() {
     let id = client.prompt("ada", "go");
     client.reply(&id);
     daemon.signal("TERM");
-    eventually("the drain", || (daemon.get("/readyz").0 == 503).then_some(()));
+    eventually("the drain", || daemon.get("/readyz").0 == 503);
     assert_eq!(daemon.get("/healthz").0, 200, "it is alive while it drains");
     for account in ["ada", "a new one"] {
         let id = client.prompt(account, "x");
@@ -359,8 +359,7 @@ fn a_stop_within_a_run_tells_the_client_and_the_next_start_goes_on() {
     assert_eq!((said, code.as_str()), (json!({"error": "draining", "code": 1001}), "1001"));
     wait_for("the call to be closed", upstream.left());
 
-    let daemon = daemon.kill_and_restart();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = daemon.kill_and_restart().and(Client::connect);
     let messages = eventually("both runs to end", || {
         let history = client.call("chat.history", session("ada"));
         let messages = history["result"]["messages"].as_array()?.clone();
@@ -377,11 +376,8 @@ fn a_stop_within_a_run_tells_the_client_and_the_next_start_goes_on() {
 
 #[test]
 fn a_hang_up_ends_nothing_and_is_told() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     daemon.signal("HUP");
-    eventually("the daemon to say so", || {
-        daemon.log().contains("the configuration was reloaded by=SIGHUP").then_some(())
-    });
+    eventually("the daemon to say so", || daemon.log().contains("the configuration was reloaded by=SIGHUP"));
     assert_eq!(client.call("ping", json!({}))["result"], "pong");
 }

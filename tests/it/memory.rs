@@ -41,8 +41,7 @@ fn about(query: &str) -> Value {
 
 #[test]
 fn what_was_acknowledged_is_found_after_sigkill_and_what_was_deleted_is_not() {
-    let mut daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::start().and(Wundr::connect);
     let metadata = json!({ "source": "İ", "n": [1.5, null] });
     store(&mut client, "The kettle is in the kitchen", json!({ "type": "knowledge", "metadata": metadata }));
     let gone = store(&mut client, "The kettle is broken", json!({ "tier": "episodic" }));
@@ -121,8 +120,7 @@ fn two_principals_never_see_each_others_memories() {
 
 #[test]
 fn a_plain_half_match_is_found_and_a_threshold_narrows() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Wundr::connect);
     for content in
         ["green tea", "Tea with milk, and a long story of how it came to be so", "green apples", "coffee"]
     {
@@ -143,8 +141,7 @@ fn a_plain_half_match_is_found_and_a_threshold_narrows() {
 
 #[test]
 fn text_vectors_and_both_find() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Wundr::connect);
     store(&mut client, "a hot drink", json!({ "embedding": [10, 1] }));
     store(&mut client, "green apples", json!({ "embedding": [1, 0] }));
     store(&mut client, "a stone", json!({ "embedding": [-1, 0] }));
@@ -179,8 +176,7 @@ fn text_vectors_and_both_find() {
 
 #[test]
 fn any_script_is_found_and_nothing_is_syntax() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Wundr::connect);
     let texts = [
         "我喜欢喝咖啡",
         "東京タワーへ行く",
@@ -222,8 +218,7 @@ fn any_script_is_found_and_nothing_is_syntax() {
 
 #[test]
 fn what_is_too_much_is_refused_and_a_question_of_1500_words_finds_its_answer() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Wundr::connect);
     let long = "ü".repeat(16 * 1024);
     store(&mut client, &long, json!({}));
     let error = client.refused("memory.store", json!({ "content": format!("{long}x"), "tier": "semantic" }));

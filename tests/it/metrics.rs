@@ -263,8 +263,7 @@ fn answers(read: &Exposition) -> BTreeMap<&str, f64> {
 
 #[test]
 fn what_is_under_way_and_what_waits_is_told() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     let [running, second, third] =
         ["/slow 600", "second", "third"].map(|prompt| client.prompt("alice", prompt));
     let under_way = |expected: (f64, f64)| {
@@ -324,7 +323,7 @@ fn where_a_credential_is_required_metrics_want_one_that_may_read() {
     eventually("its use to be noted", || {
         let listed = daemon.rows_of(&["tokens"]);
         let of = |name: &str| listed.iter().find(|token| token["name"] == name).expect("it is listed");
-        (of("prometheus")["origin"] == "127.0.0.1" && of("pairer")["used_ms"].is_null()).then_some(())
+        of("prometheus")["origin"] == "127.0.0.1" && of("pairer")["used_ms"].is_null()
     });
 }
 

@@ -346,7 +346,7 @@ impl Terminal {
 
     /// Waits until it has asked this, and answers.
     fn answer(&mut self, question: &str, typed: &str) {
-        eventually(question, || self.seen().contains(question).then_some(()));
+        eventually(question, || self.seen().contains(question));
         self.child.stdin.as_mut().unwrap().write_all(format!("{typed}\n").as_bytes()).unwrap();
     }
 
@@ -519,7 +519,7 @@ fn a_backup_is_put_back_where_no_daemon_runs() {
     );
     assert_eq!((status, said), (1, runs));
     daemon.signal("KILL");
-    eventually("it to be dead", || (run(&home, &["status"], &[]).0 == 69).then_some(()));
+    eventually("it to be dead", || run(&home, &["status"], &[]).0 == 69);
     let prompts = || {
         let (_, told, _) = run(&home, &["sessions", "--json"], &[]);
         serde_json::from_str::<Value>(&told).unwrap()["prompts"].as_u64().unwrap()

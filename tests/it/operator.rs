@@ -3,13 +3,14 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::sync::mpsc;
 
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::daemon::{self, Daemon};
+use crate::support::running::Running;
 use crate::support::{TIMEOUT, eventually};
 
 const ADA: &str = "main:websocket:ada:main";
@@ -74,8 +75,7 @@ fn sessions_are_listed_with_what_they_do() {
 
 #[test]
 fn a_log_can_be_read_by_people_and_by_scripts() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     client.chat("ada", "say \u{1b}[2J\u{202e}twice\nplease");
     client.chat("ada", r#"/tool echo {"text":"from the tool"}"#);
     client.call("session.clear", account("ada"));
@@ -117,8 +117,8 @@ fn a_log_can_be_read_by_people_and_by_scripts() {
 
 #[test]
 fn a_long_log_comes_in_pages_and_whoever_has_seen_enough_ends_it() {
-    let daemon = Daemon::with("[limits]\nqueue = 2000\nrequests_burst = 0\n");
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) =
+        Daemon::with("[limits]\nqueue = 2000\nrequests_burst = 0\n").and(Client::connect);
     running(&mut client, "ada", "/slow 60");
     // One connection may have no more than 256 streams.
     let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(daemon.address)).collect();
@@ -129,7 +129,7 @@ fn a_long_log_comes_in_pages_and_whoever_has_seen_enough_ends_it() {
     let prompts = 1200;
     eventually("all prompts to be in the log", || {
         let listed = daemon.rows_of(&["sessions"]);
-        (listed[0]["queued"] == prompts).then_some(())
+        listed[0]["queued"] == prompts
     });
     let events = daemon.rows_of(&["session", "show", ADA]);
     let shown = events.iter().filter(|event| event["event"] == "prompt").count();
@@ -172,8 +172,7 @@ fn who_names_no_session_is_told_which_there_are() {
 
 #[test]
 fn a_run_is_aborted_and_a_conversation_forgotten() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     let slow = running(&mut client, "ada", "/slow 60");
     let queued = client.prompt("ada", "after that");
     let said = daemon.stdout_of(&["session", "abort", ADA]);
@@ -195,16 +194,13 @@ fn a_run_is_aborted_and_a_conversation_forgotten() {
 
 #[test]
 fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     let keyed =
         json!({"channel": "websocket", "account": "ada", "content": "/slow 60", "idempotency_key": "k"});
     let slow = client.request("chat.send", keyed.clone());
     while client.reply(&slow)["event"] != "text" {}
     let queued = client.prompt("ada", "still accepted");
-    eventually("the prompt to be in the queue", || {
-        (daemon.rows_of(&["sessions"])[0]["queued"] == 1).then_some(())
-    });
+    eventually("the prompt to be in the queue", || daemon.rows_of(&["sessions"])[0]["queued"] == 1);
 
     let (status, stdout, stderr) = daemon.run(&["drain", "--timeout", "0"]);
     assert_eq!((status, stdout.as_str()), (1, ""), "{stderr}");
@@ -252,8 +248,7 @@ fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
 
 #[test]
 fn a_stop_tells_clients_and_what_it_cuts_off_goes_on_at_the_next_start() {
-    let mut daemon = Daemon::with("[gateway]\ndrain_timeout_ms = 300\n");
-    let mut client = Client::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::with("[gateway]\ndrain_timeout_ms = 300\n").and(Client::connect);
     let prompt =
         json!({"channel": "websocket", "account": "ada", "content": "/slow 60", "idempotency_key": "k"});
     let slow = client.request("chat.send", prompt.clone());
@@ -281,13 +276,12 @@ fn a_stop_tells_clients_and_what_it_cuts_off_goes_on_at_the_next_start() {
     assert_eq!(closing["method"], "admin.closing", "{closing}");
     assert_eq!(operator.read(), None, "then it is closed");
 
-    let daemon = daemon.restart_stopped();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = daemon.restart_stopped().and(Client::connect);
     let again = client.request("chat.send", prompt);
     assert_eq!(client.reply(&again)["event"], "accepted");
     eventually("the run to go on", || {
         let listed = daemon.rows_of(&["sessions"]);
-        (listed[0]["state"] == "running").then_some(())
+        listed[0]["state"] == "running"
     });
     let events = daemon.rows_of(&["session", "show", ADA]);
     let names: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
@@ -298,7 +292,7 @@ fn a_stop_tells_clients_and_what_it_cuts_off_goes_on_at_the_next_start() {
 
 /// `clawmux session tail ADA ..`, and the lines it writes.
 struct Tail {
-    child: Child,
+    child: Running,
     lines: mpsc::Receiver<String>,
     errors: mpsc::Receiver<String>,
 }
@@ -307,20 +301,16 @@ impl Tail {
     /// Started, and following.
     fn start(daemon: &Daemon, args: &[&str]) -> Self {
         let mut tail = Self::spawn(daemon, args);
-        tail.lines = lines_of(tail.child.stdout.take().expect("a pipe"));
+        tail.lines = tail.child.stdout_lines();
         tail
     }
 
     /// Started, and nobody reads what it writes.
     fn spawn(daemon: &Daemon, args: &[&str]) -> Self {
-        let mut child = daemon::command(daemon.home())
-            .args(["session", "tail", ADA])
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        let errors = lines_of(child.stderr.take().expect("a pipe"));
+        let mut command = daemon::command(daemon.home());
+        command.args(["session", "tail", ADA]).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = Running::start(&mut command);
+        let errors = child.stderr_lines();
         Self { child, lines: mpsc::channel().1, errors }
     }
 
@@ -346,26 +336,8 @@ impl Tail {
 
     /// Its exit status, and all it said on stderr.
     fn end(mut self) -> (Option<i32>, String) {
-        let status = eventually("the tail to end", || self.child.try_wait().expect("it can be waited for"));
-        (status.code(), self.errors.iter().collect::<Vec<_>>().join("\n"))
+        (self.child.ended().code(), self.errors.iter().collect::<Vec<_>>().join("\n"))
     }
-}
-
-impl Drop for Tail {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn lines_of(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
-    let (sender, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            let _ = sender.send(line);
-        }
-    });
-    lines
 }
 
 /// Makes sure that every number after `after` is covered once; gives the last.
@@ -379,8 +351,7 @@ fn contiguous(after: u64, events: &[Value]) -> u64 {
 
 #[test]
 fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     client.chat("ada", "before");
     let before = daemon.rows_of(&["session", "show", ADA]);
     let head = before.last().expect("events")["seq"].as_u64().expect("a number");
@@ -390,7 +361,7 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
     let people = Tail::start(&daemon, &["--after", "1"]);
     assert!(people.errors.recv_timeout(TIMEOUT).expect("a line").ends_with("after number 1; Ctrl-C ends it"));
     assert_eq!(contiguous(0, &all.until("end")), head, "first what was");
-    eventually("the tails to follow", || (followers(&daemon) == 3).then_some(()));
+    eventually("the tails to follow", || followers(&daemon) == 3);
 
     let slow = running(&mut client, "ada", "/slow 60");
     let text = now.until("text");
@@ -412,11 +383,10 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
     }
     assert_eq!(lines.matches("  text  ").count(), 2, "text goes on within its line: {lines}");
     for tail in [now, all, people] {
-        let killed = Command::new("kill").args(["-INT", &tail.child.id().to_string()]).status();
-        assert!(killed.expect("kill runs").success());
+        tail.child.signal("INT");
         assert_eq!(tail.end().0, Some(0));
     }
-    eventually("the session to be let go", || (followers(&daemon) == 0).then_some(()));
+    eventually("the session to be let go", || followers(&daemon) == 0);
 
     let (status, _, stderr) = daemon.run(&["session", "tail", ADA, "--after", "99999"]);
     assert!(status == 1 && stderr.contains("has no number 99999 yet"), "{stderr}");
@@ -427,23 +397,20 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
 #[test]
 fn a_tail_that_is_not_read_for_a_while_misses_nothing() {
     // Far less than what is prompted here: the daemon gives the tail up, and it comes back.
-    let daemon = Daemon::with("[gateway]\nmax_buffered_bytes = 262144\n");
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with("[gateway]\nmax_buffered_bytes = 262144\n").and(Client::connect);
     let slow = running(&mut client, "ada", "/slow 60");
     let mut tail = Tail::spawn(&daemon, &["--json", "--after", "0"]);
-    eventually("the tail to follow", || (followers(&daemon) == 2).then_some(()));
+    eventually("the tail to follow", || followers(&daemon) == 2);
     let content = "x".repeat(200_000);
     for _ in 0..40 {
         client.prompt("ada", &content);
     }
-    eventually("the prompts to be in the log", || {
-        (daemon.rows_of(&["sessions"])[0]["queued"] == 40).then_some(())
-    });
-    eventually("the daemon to give it up", || (followers(&daemon) == 1).then_some(()));
+    eventually("the prompts to be in the log", || daemon.rows_of(&["sessions"])[0]["queued"] == 40);
+    eventually("the daemon to give it up", || followers(&daemon) == 1);
     let mut other = Client::connect(daemon.address);
     assert!(other.chat("bob", "are you there?").text().contains("there"), "others are served meanwhile");
 
-    tail.lines = lines_of(tail.child.stdout.take().expect("a pipe"));
+    tail.lines = tail.child.stdout_lines();
     let mut events = Vec::new();
     let mut prompts = 0;
     while prompts < 41 {
@@ -475,18 +442,13 @@ fn a_tail_ends_with_the_daemon_and_says_how_to_go_on() {
 
 #[test]
 fn a_session_is_stopped_with_all_that_waits() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     let slow = running(&mut client, "ada", "/slow 60");
     let queued = client.prompt("ada", "never");
-    eventually("the prompt to be in the queue", || {
-        (daemon.rows_of(&["sessions"])[0]["queued"] == 1).then_some(())
-    });
+    eventually("the prompt to be in the queue", || daemon.rows_of(&["sessions"])[0]["queued"] == 1);
     assert!(daemon.stdout_of(&["session", "stop", ADA]).starts_with("stopped: 2 runs were ended"));
     assert_eq!((client.stream(&slow).error(), client.stream(&queued).error()), ("aborted", "aborted"));
-    eventually("the session to sleep", || {
-        (daemon.rows_of(&["sessions"])[0]["state"] == "asleep").then_some(())
-    });
+    eventually("the session to sleep", || daemon.rows_of(&["sessions"])[0]["state"] == "asleep");
     assert!(daemon.stdout_of(&["session", "stop", ADA]).starts_with("stopped: nothing was running"));
     let answer = daemon.rows_of(&["session", "stop", ADA]);
     assert_eq!(answer, [json!({"session": ADA, "stopped": true, "runs": []})]);
@@ -495,8 +457,7 @@ fn a_session_is_stopped_with_all_that_waits() {
 
 #[test]
 fn a_copy_made_under_load_serves_the_same_sessions() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     client.chat("ada", "remember heliotrope");
     let before = daemon.stdout_of(&["session", "show", ADA, "--json"]);
     let mut busy = Client::connect(daemon.address);
@@ -591,12 +552,11 @@ fn the_doctor_finds_nothing_wrong_where_nothing_is() {
 
 #[test]
 fn the_doctor_says_what_is_wrong_and_what_to_do() {
-    let mut daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::start().and(Client::connect);
     for name in 0..20 {
         client.prompt(&format!("user{name}"), &"much to keep ".repeat(200));
     }
-    eventually("the prompts to be in the log", || (daemon.rows_of(&["sessions"]).len() == 20).then_some(()));
+    eventually("the prompts to be in the log", || daemon.rows_of(&["sessions"]).len() == 20);
     daemon.stdout_of(&["drain", "--timeout", "60"]);
     let (status, stdout, _) = daemon.run(&["doctor"]);
     assert!(status == 0 && stdout.contains("it drains: new prompts are refused"), "a warning: {stdout}");

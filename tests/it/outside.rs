@@ -5,43 +5,32 @@
 //! Runs only where `CLAWMUX_TEST_MOCK_LLM` names such a script.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::support::TIMEOUT;
 use crate::support::client::Client;
 use crate::support::daemon::Daemon;
+use crate::support::running::Running;
 use crate::support::tools::skip;
 
 /// The running script; killed when dropped.
 struct StandIn {
-    child: Child,
+    _process: Running,
     port: u16,
 }
 
 impl StandIn {
     fn start(script: &OsString) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut child = Command::new("node")
-            .arg(script)
-            .args(["--port", &port.to_string()])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("node runs");
-        let mut ready = String::new();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        BufReader::new(stdout).read_line(&mut ready).unwrap();
+        let mut command = Command::new("node");
+        command.arg(script).args(["--port", &port.to_string()]).stdout(Stdio::piped());
+        let mut process = Running::start(&mut command);
+        let ready = process.stdout_lines().recv_timeout(TIMEOUT).expect("it gets ready");
         assert!(ready.contains(&port.to_string()), "it says where it listens: {ready:?}");
-        Self { child, port }
-    }
-}
-
-impl Drop for StandIn {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self { _process: process, port }
     }
 }
 

@@ -127,16 +127,15 @@ fn a_stop_does_not_wait_for_a_guest_that_spins_and_the_run_goes_on_without_it() 
     let home = daemon::home();
     put(home.path(), "spin", &guest(SPIN));
     let config = "[gateway]\ndrain_timeout_ms = 200\n[agents.main]\ntools = [\"spin\"]\n".to_owned();
-    let mut daemon = Daemon::at(home, &(config + &entry("spin", 120_000)), &[]);
-    let mut client = Client::connect(daemon.address);
+    let (mut daemon, mut client) =
+        Daemon::at(home, &(config + &entry("spin", 120_000)), &[]).and(Client::connect);
     let id = client.prompt("ada", "/tool spin {}");
     while client.reply(&id)["event"] != "tool_use" {}
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.log());
     let said = client.receive();
     assert_eq!(said, json!({"error": "draining", "code": 1001}));
 
-    let daemon = daemon.kill_and_restart();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = daemon.kill_and_restart().and(Client::connect);
     let session = json!({"channel": "websocket", "account": "ada"});
     let history = eventually("the run to end", || {
         let history = client.call("chat.history", session.clone());
@@ -178,17 +177,14 @@ fn a_bad_module_is_refused_by_name_and_the_rest_works() {
         assert!(said, "{name}: {why} in {stderr}");
     }
 
-    let daemon = Daemon::at(home, &config, &[]);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::at(home, &config, &[]).and(Client::connect);
     assert_eq!(names(&mut client), ["clock", "echo"], "what can't be loaded is not listed");
     assert_eq!(client.call("status", json!({}))["result"]["plugins"], 2);
     assert_eq!(call(&mut client, "ada", "echo", json!({"text": "hi"})), ("hi".into(), false));
     for (name, why) in says {
         eventually("the log to say so", || {
             let log = daemon.log();
-            log.lines()
-                .any(|line| line.contains(&format!("plugin {name}: ")) && line.contains(why))
-                .then_some(())
+            log.lines().any(|line| line.contains(&format!("plugin {name}: ")) && line.contains(why))
         });
     }
 }
@@ -214,8 +210,8 @@ fn plugins_are_loaded_from_the_home_and_unloaded_at_run_time() {
     let home = daemon::home();
     put(home.path(), "late", &guest(PLAIN));
     put(home.path(), "bad", b"\0asm, not quite");
-    let daemon = Daemon::at(home, "[agents.main]\ntools = [\"echo\", \"late\"]\n", &[]);
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) =
+        Daemon::at(home, "[agents.main]\ntools = [\"echo\", \"late\"]\n", &[]).and(Client::connect);
     let absent = "There is no tool late. Tools offered to me: echo.";
     assert_eq!(client.chat("ada", "/tool late {}").text(), absent);
 
@@ -259,8 +255,7 @@ fn no_path_leads_out_of_the_plugins_folder() {
     std::fs::write(&outside, guest(PLAIN)).unwrap();
     std::os::unix::fs::symlink(&outside, home.path().join("plugins/link.wasm")).unwrap();
     let absolute = outside.to_str().unwrap().to_owned();
-    let daemon = Daemon::at(home, "", &[]);
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::at(home, "", &[]).and(Client::connect);
     let paths =
         ["../outside.wasm", "../not-there.wasm", "./../outside.wasm", "x/../../outside.wasm", &absolute];
     let paths = paths.into_iter().chain(["/etc/passwd", "/nowhere", "link.wasm"]);
@@ -305,8 +300,8 @@ fn peak_kib(pid: u32) -> u64 {
 fn a_module_made_to_exhaust_the_compiler_costs_the_daemon_nothing_and_holds_up_no_other() {
     let bomb = bomb();
     assert!(bomb.len() < 400_000, "{}", bomb.len());
-    let daemon = start(&[("bomb", bomb, 5000), ("plain", guest(PLAIN), 5000)]);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) =
+        start(&[("bomb", bomb, 5000), ("plain", guest(PLAIN), 5000)]).and(Client::connect);
     assert_eq!(call(&mut client, "a", "plain", json!({})), ("{}".to_owned(), false));
     let why = eventually("the bomb is refused", || {
         let told = daemon.json_of(&["plugins", "bomb"]);

@@ -149,7 +149,7 @@ fn live(daemon: &Daemon, life: usize, record: &Record, prompts: usize) -> Vec<Jo
         threads.push(follow(daemon.address, account.clone(), record.clone()));
         threads.push(speak(daemon.address, account, life, record.clone()));
     }
-    eventually("prompts to be acknowledged", || (record.count(accepted) >= until).then_some(()));
+    eventually("prompts to be acknowledged", || record.count(accepted) >= until);
     threads
 }
 
@@ -172,18 +172,18 @@ fn record(disk: &Disk, home: tempfile::TempDir) -> Vec<Fact> {
         // While text streams that was not synced yet.
         let shown = |fact: &Fact| matches!(&fact.told, Told::Shown { event, .. } if event == "text");
         let until = record.count(shown) + 10;
-        eventually("text to be shown", || (record.count(shown) >= until).then_some(()));
+        eventually("text to be shown", || record.count(shown) >= until);
         disk.fail("log", "sync", BROKEN, 0);
-        eventually("the fault to be met", || (daemon.get("/readyz").0 == 503).then_some(()));
+        eventually("the fault to be met", || daemon.get("/readyz").0 == 503);
         disk.heal();
-        eventually("the fault to be over", || (daemon.get("/readyz").0 == 200).then_some(()));
+        eventually("the fault to be over", || daemon.get("/readyz").0 == 200);
         let accepted = |fact: &Fact| matches!(fact.told, Told::Accepted { .. });
         let until = record.count(accepted) + 6;
-        eventually("prompts to be acknowledged again", || (record.count(accepted) >= until).then_some(()));
+        eventually("prompts to be acknowledged again", || record.count(accepted) >= until);
     }
     // Killed before it could make good for a failed sync: nobody remembers that there was one.
     disk.fail("log", "sync", BROKEN, 0);
-    eventually("the fault to be met", || (daemon.get("/readyz").0 == 503).then_some(()));
+    eventually("the fault to be met", || daemon.get("/readyz").0 == 503);
     disk.heal();
     let daemon = daemon.kill_and_restart();
     join(threads);
@@ -294,8 +294,7 @@ fn check(folder: &Path, told: &[&Fact], checked: &mut Checked) -> Result<(), Str
 /// A real daemon on what is left: every key is its run, every run comes to its end, and what is said
 /// from now on has new numbers.
 fn go_on(home: tempfile::TempDir, told: &[&Fact]) {
-    let mut daemon = Daemon::at_with(home, "", Vec::new());
-    let mut client = Client::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::at_with(home, "", Vec::new()).and(Client::connect);
     for fact in told {
         let Told::Accepted { key, run, seq } = &fact.told else { continue };
         let mut asked = params(&fact.account);

@@ -68,8 +68,7 @@ fn assert_failed(stream: &Stream, kind: &str) {
 fn text_comes_as_it_is_said_and_counts_as_the_wire_says() {
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (_daemon, mut client) = start(kind, &upstream).and(Client::connect);
         upstream.then(say(&["Hé", "llo ", "😀"]));
         let answer = client.chat("ada", "greet me");
         assert_eq!(answer.events(), ["text", "usage", "done"], "{kind}: {answer:?}");
@@ -108,8 +107,7 @@ fn text_comes_as_it_is_said_and_counts_as_the_wire_says() {
 fn tools_are_called_together_and_their_results_go_back() {
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (_daemon, mut client) = start(kind, &upstream).and(Client::connect);
         let calls = [("echo", r#"{"text":"hi İİİİ"}"#), ("clock", "{}")];
         let calls = calls.map(|(name, input)| (name.to_owned(), input.to_owned()));
         upstream.then(Turn::Call("Let me see. ".into(), calls.to_vec())).then(say(&["It ", "works."]));
@@ -285,8 +283,7 @@ fn an_image_arrives_unchanged_and_is_there_after_a_crash_and_thoughts_are_told()
 fn calls_that_make_no_sense_are_answered_and_the_loop_goes_on() {
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (_daemon, mut client) = start(kind, &upstream).and(Client::connect);
         for (name, input) in [
             ("echo", r#"{"text": "#),
             ("echo", "[1]"),
@@ -316,8 +313,7 @@ fn calls_that_make_no_sense_are_answered_and_the_loop_goes_on() {
 fn a_model_that_never_stops_calling_is_stopped() {
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (_daemon, mut client) = start(kind, &upstream).and(Client::connect);
         for _ in 0..100 {
             upstream.then(Turn::Call(String::new(), vec![("echo".into(), r#"{"text":"x"}"#.into())]));
         }
@@ -349,8 +345,7 @@ fn a_crash_between_a_tool_and_the_answer_repeats_neither() {
             seen.push(client.reply(&id));
         }
         let result = seen.iter().find(|frame| frame["event"] == "tool_result").unwrap()["data"].clone();
-        let daemon = daemon.kill_and_restart();
-        let mut client = Client::connect(daemon.address);
+        let (_daemon, mut client) = daemon.kill_and_restart().and(Client::connect);
         let id = client.request("chat.send", prompt);
         let stream = client.stream(&id);
         assert_eq!(stream.error(), "", "{kind}: {stream:?}");
@@ -378,8 +373,7 @@ fn a_crash_between_a_tool_and_the_answer_repeats_neither() {
 fn the_next_prompt_brings_the_turns_before_it_also_after_a_restart() {
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (daemon, mut client) = start(kind, &upstream).and(Client::connect);
         upstream.then(say(&["Noted: ", "heliotrope."])).then(say(&["Which one?"]));
         client.chat("ada", "the word is heliotrope");
         client.chat("bob", "a stranger's prompt");
@@ -424,8 +418,7 @@ fn what_a_provider_does_wrong_is_an_error_and_the_session_goes_on() {
     ];
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (_daemon, mut client) = start(kind, &upstream).and(Client::connect);
         for (at, (turn, says, said)) in cases.iter().enumerate() {
             let account = format!("a{at}");
             upstream.then(turn.clone());
@@ -458,8 +451,7 @@ fn what_a_provider_does_wrong_is_an_error_and_the_session_goes_on() {
 fn prompts_that_fail_do_not_push_the_conversation_out_of_the_context() {
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (daemon, mut client) = start(kind, &upstream).and(Client::connect);
         upstream.then(say(&["Noted."]));
         client.chat("ada", "the word is heliotrope");
         // As many as the context has turns.
@@ -480,8 +472,7 @@ fn prompts_that_fail_do_not_push_the_conversation_out_of_the_context() {
 fn an_abort_closes_the_call_before_its_head_and_within_its_body() {
     for kind in KINDS {
         let upstream = Upstream::start();
-        let daemon = start(kind, &upstream);
-        let mut client = Client::connect(daemon.address);
+        let (_daemon, mut client) = start(kind, &upstream).and(Client::connect);
 
         upstream.then(Turn::HangHead);
         let waiting = client.prompt("ada", "one");
@@ -520,8 +511,9 @@ fn a_provider_that_is_not_there_is_named() {
     for kind in KINDS {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let home = daemon::home();
-        let daemon = Daemon::at(home, &config(kind, &format!("http://127.0.0.1:{port}")), &[("UP_KEY", KEY)]);
-        let mut client = Client::connect(daemon.address);
+        let (daemon, mut client) =
+            Daemon::at(home, &config(kind, &format!("http://127.0.0.1:{port}")), &[("UP_KEY", KEY)])
+                .and(Client::connect);
         for _ in 0..2 {
             let failed = client.chat("ada", "anybody?");
             assert_failed(&failed, kind);
@@ -561,8 +553,7 @@ fn the_key_is_seen_by_the_provider_alone() {
     for kind in KINDS {
         let upstream = Upstream::start();
         let config = config(kind, &upstream.base_url()) + "[log]\nfilter = \"trace\"\n";
-        let mut daemon = Daemon::with_env(&config, &[("UP_KEY", KEY)]);
-        let mut client = Client::connect(daemon.address);
+        let (mut daemon, mut client) = Daemon::with_env(&config, &[("UP_KEY", KEY)]).and(Client::connect);
         let echoes = json!({"error": {"type": "authentication_error", "message": format!("no: {KEY}")}});
         upstream
             .then(Turn::Status(401, None, echoes.to_string()))

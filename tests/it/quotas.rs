@@ -122,37 +122,35 @@ fn a_large_prompt_costs_more() {
 
 #[test]
 fn what_was_deleted_is_gone_from_the_files_and_they_shrink() {
-    let daemon = Daemon::with("[limits]\nrequests_burst = 0\n");
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with("[limits]\nrequests_burst = 0\n").and(Client::connect);
     let marked = |name: &str| format!("marker-of-{name}-{} ", name.repeat(3));
     for (name, times) in [("gone", 60_000), ("kept", 5)] {
         assert_eq!(client.chat(name, &marked(name).repeat(times)).error(), "");
         assert_eq!(client.chat(name, &marked(name)).error(), "");
     }
     let size = || daemon.home().join("clawmux.db").metadata().unwrap().len();
-    eventually("it is moved into the database", || (size() > MIB as u64).then_some(()));
+    eventually("it is moved into the database", || size() > MIB as u64);
     let before = size();
     assert!(is_in_files(daemon.home(), &marked("gone")));
     let told = daemon.stdout_of(&["session", "delete", "main:websocket:gone:main"]);
     assert!(told.starts_with("deleted"), "{told}");
-    eventually("it is gone", || (!is_in_files(daemon.home(), &marked("gone"))).then_some(()));
+    eventually("it is gone", || !is_in_files(daemon.home(), &marked("gone")));
     assert!(is_in_files(daemon.home(), &marked("kept")));
-    eventually("the file is smaller", || (size() < before / 2).then_some(()));
+    eventually("the file is smaller", || size() < before / 2);
     let (_, found, _) = daemon.run(&["doctor", "--offline"]);
     assert!(found.contains("of the store are in use; the largest owners: the operators "), "{found}");
 }
 
 #[test]
 fn a_bounded_log_lets_go_of_what_was_not_used_for_longest() {
-    let daemon = Daemon::with("[limits]\nrequests_burst = 0\n[store]\nmax_bytes = 3500000\n");
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) =
+        Daemon::with("[limits]\nrequests_burst = 0\n[store]\nmax_bytes = 3500000\n").and(Client::connect);
     let large = "x".repeat(MIB / 2);
     for at in 0..10 {
         assert_eq!(client.chat(&format!("a{at}"), &large).error(), "");
     }
     // Who was awake stays so for a minute; after a restart nobody is.
-    let daemon = daemon.kill_and_restart();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = daemon.kill_and_restart().and(Client::connect);
     let attached = client.request("session.attach", place("a0"));
     client.reply(&attached);
     let mut look = Client::connect(daemon.address);
@@ -188,8 +186,7 @@ fn prompts_that_wait_are_in_the_store_and_run_in_order_after_a_kill_too() {
         }
     };
     hang();
-    let mut daemon = Daemon::with(&config);
-    let mut client = Client::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::with(&config).and(Client::connect);
     let account = |at: usize| format!("s{at}");
     for at in 0..SESSIONS {
         let id = client.request("chat.send", keyed(&account(at), "first", &format!("{at}-1")));
@@ -212,7 +209,7 @@ fn prompts_that_wait_are_in_the_store_and_run_in_order_after_a_kill_too() {
     let key = |at: usize| format!("main:websocket:{}:main", account(at));
     eventually("all go on", || {
         let status = daemon.json_of(&["status"]);
-        (status["running"] == SESSIONS && status["queued"] == 2 * SESSIONS).then_some(())
+        status["running"] == SESSIONS && status["queued"] == 2 * SESSIONS
     });
     let after = resident_bytes(daemon.pid());
     println!("after a kill it has {} MiB, {} MiB before all that", after / MIB, before / MIB);

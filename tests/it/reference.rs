@@ -37,8 +37,7 @@ fn is_misspoken(why: &str) -> bool {
 
 #[test]
 fn exoclaw_is_spoken_as_printed() {
-    let daemon = daemon();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = daemon().and(Client::connect);
     for (name, params, _) in methods(&daemon, "exoclaw") {
         let id = client.request(&name, params);
         let reply = client.reply(&id);

@@ -68,12 +68,11 @@ fn from_page(daemon: &Daemon, origin: &str) -> Result<Client, String> {
 
 #[test]
 fn what_changes_holds_at_once_while_a_run_streams_through_it() {
-    let daemon = Daemon::with("");
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with("").and(Client::connect);
     let long = client.prompt("ada", "/slow 60");
     eventually("the run to stream", || {
         let frame = client.receive();
-        (frame["event"] == "text").then_some(())
+        frame["event"] == "text"
     });
     assert!(from_page(&daemon, "https://app.example.com").is_err(), "not listed yet");
 
@@ -144,12 +143,11 @@ fn souls_keys_and_models_hold_from_the_next_prompt_on() {
             upstream.base_url()
         )
     };
-    let daemon = Daemon::at(home, &config("one"), &[]);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::at(home, &config("one"), &[]).and(Client::connect);
     // A run of two steps, the second of which comes after the reload.
     upstream.then(Turn::EndLate("thinking".into()));
     let first = client.prompt("ada", "begin");
-    eventually("the run to stream", || (client.receive()["event"] == "text").then_some(()));
+    eventually("the run to stream", || client.receive()["event"] == "text");
 
     std::fs::write(daemon.home().join("SOUL.md"), "You are a stork.").unwrap();
     std::fs::write(daemon.home().join("key"), "sk-second").unwrap();
@@ -204,7 +202,7 @@ fn connections_end_with_their_credential_and_others_live_on() {
     let mut jwt =
         Wundr::connect_as(daemon.address, json!({ "type": "jwt", "token": issued["secret"] }), json!({}));
     let streams = b.prompt("b", "/slow 60");
-    eventually("the run to stream", || (b.receive()["event"] == "text").then_some(()));
+    eventually("the run to stream", || b.receive()["event"] == "text");
 
     let closed = |client: &mut Client| loop {
         match client.receive_or_close() {
@@ -235,8 +233,7 @@ fn connections_end_with_their_credential_and_others_live_on() {
 
 #[test]
 fn the_first_credential_closes_open_doors_and_it_takes_a_restart_to_open_them() {
-    let daemon = Daemon::with("");
-    let mut open = Client::connect(daemon.address);
+    let (daemon, mut open) = Daemon::with("").and(Client::connect);
     std::fs::write(daemon.home().join("token"), "a-token-of-some-length").unwrap();
     reload(&daemon, "[auth]\ntoken_file = \"token\"\n");
     let end = loop {
@@ -259,8 +256,7 @@ fn the_first_credential_closes_open_doors_and_it_takes_a_restart_to_open_them() 
 #[test]
 fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
     let good = "# mine\n[limits]\nqueue = 7 # some\n[gateway]\n";
-    let daemon = Daemon::with(good);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(good).and(Client::connect);
     std::fs::create_dir(daemon.home().join("folder")).unwrap();
     std::fs::write(daemon.home().join("noise.wasm"), "noise").unwrap();
     let path = daemon.home().join("gateway.toml").display().to_string();
@@ -298,9 +294,7 @@ fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
         // By signal the same, and the log tells it.
         let told = daemon.log().matches("was not reloaded").count();
         daemon.signal("HUP");
-        eventually("SIGHUP to be heard", || {
-            (daemon.log().matches("was not reloaded").count() > told).then_some(())
-        });
+        eventually("SIGHUP to be heard", || daemon.log().matches("was not reloaded").count() > told);
         assert_eq!(client.call("ping", json!({}))["result"], "pong", "{bad}");
         // Nor is it forgotten.
         let problems = daemon.json_of(&["status"])["problems"].to_string();
@@ -436,7 +430,7 @@ fn the_log_is_filtered_as_the_operator_says_until_the_next_reload() {
     let (status, stdout, _) = daemon.run(&["log", "debug"]);
     assert!(status == 0 && stdout.contains("bring back warn"), "{stdout}");
     Client::connect(daemon.address);
-    eventually("the log to say more", || daemon.log().contains("connection opened").then_some(()));
+    eventually("the log to say more", || daemon.log().contains("connection opened"));
     for (bad, says) in [("loud", "there is no level"), ("a=b=c", "expected directives")] {
         let (status, _, stderr) = daemon.run(&["log", bad]);
         assert!(status == 1 && stderr.contains(says), "{bad}: {stderr}");
@@ -521,7 +515,7 @@ fn fifty_reloads_under_load_leave_nothing_behind() {
     eventually("what was replaced to be gone", || {
         let (threads, files) = held(&daemon);
         // The pools grow on demand, up to what they may have.
-        (threads <= before.0 + 16 && files <= before.1 + 8).then_some(())
+        threads <= before.0 + 16 && files <= before.1 + 8
     });
     assert_eq!(setting(&daemon, "limits.queue")["value"], 61);
 }
@@ -551,7 +545,7 @@ fn signals_and_changes_at_the_same_time_come_one_after_the_other() {
             });
         }
     });
-    eventually("the signals to be heard", || (reloads(&daemon) > before).then_some(()));
+    eventually("the signals to be heard", || reloads(&daemon) > before);
     let text = std::fs::read_to_string(daemon.home().join("gateway.toml")).unwrap();
     assert_eq!(text, "# mine\n[limits]\nqueue = 14 # few\n\n[memory]\nepisodic_turns = 24\n");
     for key in ["limits.queue", "memory.episodic_turns"] {
@@ -609,10 +603,9 @@ fn a_call_finishes_in_the_module_it_began_in() {
     std::fs::write(folder.join("count.wasm"), countdown(1_000_000_000)).unwrap();
     let config = "[agents.main]\ntools = [\"count\"]\n[[plugins]]\nname = \"count\"\npath = \"plugins/count.wasm\"\n\
         fuel = 100000000000\ntimeout_ms = 60000\n";
-    let daemon = Daemon::at(home, config, &[]);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::at(home, config, &[]).and(Client::connect);
     let call = client.prompt("ada", "/tool count {}");
-    eventually("the call to begin", || (client.receive()["event"] == "tool_use").then_some(()));
+    eventually("the call to begin", || client.receive()["event"] == "tool_use");
     let trap = wat::parse_str(
         "(module (import \"extism:host/env\" \"output_set\" (func $o (param i64 i64)))
             (func (export \"describe\") (result i32) i32.const 0)
@@ -652,7 +645,7 @@ fn a_file_that_does_not_answer_is_refused_and_holds_nobody_up() {
         let refused = || daemon.log().matches("the configuration was not reloaded").count();
         let before = refused();
         daemon.signal("HUP");
-        eventually("it to be refused", || (refused() > before).then_some(()));
+        eventually("it to be refused", || refused() > before);
     }
     assert!(daemon.log().contains("it is no regular file"));
     assert!(daemon.terminate().success());

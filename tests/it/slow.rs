@@ -174,8 +174,8 @@ impl Follower {
 #[test]
 fn who_is_only_slow_is_waited_for_and_misses_nothing() {
     let pacer = Pacer::start();
-    let daemon = daemon(&pacer, "[gateway]\nslow_consumer_timeout_ms = 6000\n");
-    let mut feeder = Client::connect(daemon.address);
+    let (daemon, mut feeder) =
+        daemon(&pacer, "[gateway]\nslow_consumer_timeout_ms = 6000\n").and(Client::connect);
     assert_eq!(feeder.chat("tale", &pace::ask(100, Duration::ZERO, 1000)).error(), "");
     feeder.prompt("tale", &pace::ask(100_000, Duration::from_millis(50), 200));
     let follow = |after| Follower::new(daemon.address, "tale", after);
@@ -220,13 +220,12 @@ fn who_is_only_slow_is_waited_for_and_misses_nothing() {
 fn who_falls_too_far_behind_the_log_is_closed_and_told_so_and_may_come_back() {
     let pacer = Pacer::start();
     let config = "[gateway]\nmax_buffered_bytes = 300000\nslow_consumer_timeout_ms = 600000\n";
-    let daemon = daemon(&pacer, config);
-    let mut feeder = Client::connect(daemon.address);
+    let (daemon, mut feeder) = daemon(&pacer, config).and(Client::connect);
     assert_eq!(feeder.chat("tale", &pace::ask(3, Duration::ZERO, 10)).error(), "");
     let mut behind = Follower::new(daemon.address, "tale", Some(0));
     let told = feeder.chat("tale", &pace::ask(500, Duration::from_millis(4), 2000));
     assert_eq!((told.error(), told.text().len()), ("", 1_000_000), "the one that reads gets all of it");
-    eventually("it to be given up", || daemon.log().contains("too far behind: closed as slow").then_some(()));
+    eventually("it to be given up", || daemon.log().contains("too far behind: closed as slow"));
     // What was on its way already comes first, whole.
     while behind.read(1 << 16) {}
     let (said, code) = behind.farewell.take().expect("it is told why");
@@ -243,8 +242,9 @@ fn who_falls_too_far_behind_the_log_is_closed_and_told_so_and_may_come_back() {
 /// The prompt itself is an event that takes all the room there is, and no frame tells it.
 #[test]
 fn a_long_prompt_is_answered_at_once() {
-    let daemon = Daemon::with("[gateway]\nheartbeat_interval_ms = 600000\nheartbeat_timeout_ms = 900000\n");
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) =
+        Daemon::with("[gateway]\nheartbeat_interval_ms = 600000\nheartbeat_timeout_ms = 900000\n")
+            .and(Client::connect);
     let told = client.chat("ada", &format!("hello {}", "x".repeat(200_000)));
     assert_eq!((told.error(), told.events().last()), ("", Some(&"done")), "{told:?}");
 }
@@ -257,8 +257,7 @@ fn who_never_reads_costs_little_holds_up_nobody_and_is_closed() {
     // Long enough for the first to be there still when the last is stuck.
     let patience = Duration::from_secs(20) + Duration::from_millis(10) * count as u32;
     let config = format!("[gateway]\nslow_consumer_timeout_ms = {}\n", patience.as_millis());
-    let daemon = daemon(&pacer, &config);
-    let mut feeder = Client::connect(daemon.address);
+    let (daemon, mut feeder) = daemon(&pacer, &config).and(Client::connect);
     let sources: Vec<String> = (0..SOURCES).map(|n| format!("source{n}")).collect();
     for source in &sources {
         assert_eq!(feeder.chat(source, &pace::ask(100, Duration::ZERO, 4000)).error(), "");
@@ -268,7 +267,7 @@ fn who_never_reads_costs_little_holds_up_nobody_and_is_closed() {
     for source in &sources {
         feeder.prompt(source, &pace::ask(100_000, Duration::from_millis(200), 200));
     }
-    eventually("the others to be gone", || (send_queues(daemon.address.port()).len() == 1).then_some(()));
+    eventually("the others to be gone", || send_queues(daemon.address.port()).len() == 1);
     // Its connections to the provider are kept a while.
     let files_now = || open_files(daemon.pid()) - connections_to(pacer.address());
     let (files, before) = (files_now(), resident_bytes(daemon.pid()));
@@ -307,9 +306,9 @@ fn who_never_reads_costs_little_holds_up_nobody_and_is_closed() {
     );
 
     eventually("all of them to be closed", || {
-        (daemon.log().matches("takes nothing: closed as slow").count() >= count).then_some(())
+        daemon.log().matches("takes nothing: closed as slow").count() >= count
     });
-    eventually("their descriptors to come back", || (files_now() <= files).then_some(()));
+    eventually("their descriptors to come back", || files_now() <= files);
     let kept = eventually("their memory to come back", || {
         let kept = resident_bytes(daemon.pid()).saturating_sub(before);
         (kept < 20_000_000 + count * 20_000).then_some(kept)

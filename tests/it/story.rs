@@ -12,8 +12,7 @@ fn session(account: &str) -> Value {
 
 #[test]
 fn a_newcomer_chats_without_a_key() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Client::connect);
     let answer = client.chat("ada", "what is a walrus?");
     assert_eq!(answer.events(), ["text", "usage", "done"], "{answer:?}");
     assert!(answer.text().contains("walrus"), "it answers about the text: {}", answer.text());
@@ -24,8 +23,7 @@ fn a_newcomer_chats_without_a_key() {
 
 #[test]
 fn the_methods_of_the_seed_answer_in_its_shape() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Client::connect);
     assert_eq!(client.call("ping", json!({})), json!({"id": "r1", "result": "pong"}));
     let status = client.call("status", Value::Null);
     assert_eq!(status["result"]["plugins"], 2, "{status}");
@@ -40,8 +38,7 @@ fn the_methods_of_the_seed_answer_in_its_shape() {
 
 #[test]
 fn a_tool_is_called_in_its_sandbox_and_the_model_answers() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Client::connect);
     let answer = client.chat("ada", r#"/tool echo {"text":"hi İİİİ"}"#);
     let mut events = answer.events();
     events.retain(|event| *event != "text");
@@ -65,8 +62,7 @@ fn a_tool_is_called_in_its_sandbox_and_the_model_answers() {
 
 #[test]
 fn abort_is_heard_while_streaming_and_in_the_queue() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Client::connect);
     let running = client.prompt("ada", "/slow 50");
     let first = client.reply(&running);
     assert_eq!(first["event"], "text", "{first}");
@@ -91,8 +87,7 @@ fn abort_is_heard_while_streaming_and_in_the_queue() {
 
 #[test]
 fn a_failing_provider_is_an_error_and_the_session_stays_usable() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Client::connect);
     let failed = client.chat("ada", "/fail");
     assert_eq!(failed.events().last(), Some(&"done"), "{failed:?}");
     let error = failed.data("error").next().and_then(Value::as_str).unwrap_or_default();
@@ -102,8 +97,7 @@ fn a_failing_provider_is_an_error_and_the_session_stays_usable() {
 
 #[test]
 fn a_ping_is_answered_within_a_stream() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Client::connect);
     let slow = client.prompt("ada", "/slow 50");
     client.reply(&slow);
     assert_eq!(client.call("ping", Value::Null)["result"], "pong");
@@ -113,8 +107,7 @@ fn a_ping_is_answered_within_a_stream() {
 
 #[test]
 fn two_clients_share_a_session_and_the_second_message_sees_the_first() {
-    let daemon = Daemon::start();
-    let mut ada = Client::connect(daemon.address);
+    let (daemon, mut ada) = Daemon::start().and(Client::connect);
     let mut bob = Client::connect(daemon.address);
     ada.chat("shared", "remember the word heliotrope");
     bob.chat("shared", "and now?");
@@ -129,8 +122,7 @@ fn two_clients_share_a_session_and_the_second_message_sees_the_first() {
 
 #[test]
 fn a_client_that_leaves_mid_stream_finds_the_answer_in_the_history() {
-    let daemon = Daemon::start();
-    let mut leaver = Client::connect(daemon.address);
+    let (daemon, mut leaver) = Daemon::start().and(Client::connect);
     let id = leaver.prompt("ada", "tell me about otters");
     leaver.reply(&id);
     drop(leaver);
@@ -156,8 +148,7 @@ fn the_same_idempotency_key_is_the_same_run_also_after_a_restart() {
     assert_eq!(first.data("accepted").next(), again.data("accepted").next());
     assert_eq!(first.text(), again.text());
 
-    let daemon = daemon.restart();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = daemon.restart().and(Client::connect);
     let id = client.request("chat.send", params);
     let after = client.stream(&id);
     assert_eq!(after.data("accepted").next(), first.data("accepted").next(), "{after:?}");
@@ -170,8 +161,7 @@ fn the_same_idempotency_key_is_the_same_run_also_after_a_restart() {
 fn a_restarted_daemon_remembers_and_can_forget() {
     let daemon = Daemon::start();
     Client::connect(daemon.address).chat("ada", "my parrot is called Kea");
-    let daemon = daemon.restart();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = daemon.restart().and(Client::connect);
     let list = client.call("session.list", json!({}));
     assert_eq!(list["result"][0]["session"], "main:websocket:ada:main", "{list}");
     let again = client.chat("ada", "hello again");
@@ -183,15 +173,13 @@ fn a_restarted_daemon_remembers_and_can_forget() {
 
 #[test]
 fn a_run_cut_off_by_kill_9_has_an_end() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Client::connect);
     let id = client.request(
         "chat.send",
         json!({"channel": "websocket", "account": "ada", "content": "tell me of cranes", "idempotency_key": "k"}),
     );
     while client.reply(&id)["event"] != "text" {}
-    let daemon = daemon.kill_and_restart();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = daemon.kill_and_restart().and(Client::connect);
     let id = client.request(
         "chat.send",
         json!({"channel": "websocket", "account": "ada", "content": "tell me of cranes", "idempotency_key": "k"}),
@@ -212,8 +200,7 @@ fn an_interrupted_run_ends_as_interrupted_where_the_operator_says_so() {
     let mut client = Client::connect(daemon.address);
     let id = client.request("chat.send", params.clone());
     while client.reply(&id)["event"] != "text" {}
-    let daemon = daemon.kill_and_restart();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = daemon.kill_and_restart().and(Client::connect);
     let id = client.request("chat.send", params);
     let stream = client.stream(&id);
     let error = stream.data("error").next().and_then(Value::as_str).unwrap_or_default();
@@ -223,8 +210,7 @@ fn an_interrupted_run_ends_as_interrupted_where_the_operator_says_so() {
 
 #[test]
 fn bad_input_is_answered_in_the_protocols_shape_and_harms_nothing() {
-    let daemon = Daemon::start();
-    let mut client = Client::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Client::connect);
     let mut refused = |text: &str, id: &str, start: &str| {
         client.send_text(text);
         let answer = client.receive();

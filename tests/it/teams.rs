@@ -64,8 +64,7 @@ fn prompts(client: &mut Client, member: &Value) -> Vec<String> {
 
 #[test]
 fn an_agent_works_in_a_session_of_its_own_and_its_parent_is_told() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Wundr::connect);
     assert!(client.hello()["server"]["capabilities"].as_array().unwrap().contains(&json!("teams")));
     // Its own subscription is told of those who work for it.
     let parent = session(&mut client);
@@ -117,8 +116,7 @@ fn until_over(client: &mut Wundr, id: &Value) -> Value {
 
 #[test]
 fn teams_work_in_sequence_in_parallel_and_in_rounds() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Wundr::connect);
     let mut other = Client::connect(daemon.address);
     client.subscribe(&["team.*"], Value::Null);
 
@@ -191,8 +189,7 @@ fn teams_work_in_sequence_in_parallel_and_in_rounds() {
 
 #[test]
 fn members_send_each_other_messages() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (daemon, mut client) = Daemon::start().and(Wundr::connect);
     client.subscribe(&["team.*"], Value::Null);
     let team = client.call("team.create", team("parallel", &["a", "b", "c"], "/slow 2"));
     let id = &team["teamId"];
@@ -236,7 +233,7 @@ fn members_send_each_other_messages() {
     assert!(read[2].starts_with("hurry up"), "{read:?}");
     eventually("a to be told what was answered", || {
         let told = said(&mut other, text(&members[0], "sessionKey"));
-        (told.iter().filter(|(_, text)| text.contains("answers the message")).count() == 3).then_some(())
+        told.iter().filter(|(_, text)| text.contains("answers the message")).count() == 3
     });
     let late = client.refused("team.message", message(&json!("a"), json!("b"), "too late"));
     assert_eq!(late["code"], "CONFLICT", "{late}");
@@ -244,8 +241,7 @@ fn members_send_each_other_messages() {
 
 #[test]
 fn who_is_stopped_takes_with_him_who_works_for_him() {
-    let daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) = Daemon::start().and(Wundr::connect);
     client.subscribe(&["agent.*", "team.*"], Value::Null);
     let parent = session(&mut client);
     let top = client.call("agent.spawn", spawning(Some(text(&parent, "id")), LONG));
@@ -260,7 +256,7 @@ fn who_is_stopped_takes_with_him_who_works_for_him() {
         assert_eq!(event["payload"]["status"], "stopped");
         let session = json!({ "sessionId": agent["sessionId"] });
         eventually("its session to be at rest", || {
-            (client.call("session.status", session.clone())["activity"] == "idle").then_some(())
+            client.call("session.status", session.clone())["activity"] == "idle"
         });
     }
     assert_eq!(client.call("agent.status", json!({ "agentId": other["agentId"] }))["status"], "running");
@@ -290,8 +286,9 @@ fn who_is_stopped_takes_with_him_who_works_for_him() {
 
 #[test]
 fn number_depth_and_spending_are_limited() {
-    let daemon = Daemon::with("[limits]\nagents = 3\nagent_depth = 2\n[budgets]\nsession = 1500\n");
-    let mut client = Wundr::connect(daemon.address);
+    let (_daemon, mut client) =
+        Daemon::with("[limits]\nagents = 3\nagent_depth = 2\n[budgets]\nsession = 1500\n")
+            .and(Wundr::connect);
     let parent = session(&mut client);
     let parent_id = text(&parent, "id").to_owned();
     let first = client.call("agent.spawn", spawning(Some(&parent_id), LONG));
@@ -342,8 +339,7 @@ fn number_depth_and_spending_are_limited() {
 
 #[test]
 fn after_sigkill_everything_comes_to_its_end_exactly_once() {
-    let mut daemon = Daemon::start();
-    let mut client = Wundr::connect(daemon.address);
+    let (mut daemon, mut client) = Daemon::start().and(Wundr::connect);
     let parent = session(&mut client);
     let agent = client.call("agent.spawn", spawning(Some(text(&parent, "id")), "/slow 2"));
     let crew = client.call("team.create", team("sequential", &["a", "b", "c"], "/slow 1"));
@@ -358,7 +354,7 @@ fn after_sigkill_everything_comes_to_its_end_exactly_once() {
             let params = json!({ "agentId": members[member]["agentId"] });
             eventually("its turn", || {
                 let status = client.call("agent.status", params.clone());
-                (status["status"] != "initializing").then_some(())
+                status["status"] != "initializing"
             });
         }
         daemon = daemon.kill_and_restart();
@@ -372,7 +368,7 @@ fn after_sigkill_everything_comes_to_its_end_exactly_once() {
     assert_eq!(stopped["status"], "stopped");
     let session = json!({ "sessionId": doomed["sessionId"] });
     eventually("the session of the stopped agent to be at rest", || {
-        (client.call("session.status", session.clone())["activity"] == "idle").then_some(())
+        client.call("session.status", session.clone())["activity"] == "idle"
     });
     until(&mut client, "agent.status", &agent["agentId"], "completed");
     let done = until(&mut client, "team.status", &crew["teamId"], "completed");

@@ -105,7 +105,7 @@ fn goes_on(daemon: &Daemon) {
     daemon.stdout_of(&["approval", "approve", call["approval"].as_str().unwrap()]);
     eventually("the approved call to be made and the run to end", || {
         let log = log_of(daemon, asks);
-        (of_kind(&log, "tool_result") == 1 && of_kind(&log, "end") == 1).then_some(())
+        of_kind(&log, "tool_result") == 1 && of_kind(&log, "end") == 1
     });
 
     // A prompt that its client sends again is the one that was answered then.

@@ -142,10 +142,13 @@ fn assert_in_order(events: &[Event]) {
     assert!(events.is_sorted_by(|a, b| a.session_seq() <= b.session_seq()), "{events:#?}");
 }
 
+fn as_ada(address: SocketAddr) -> Person {
+    Person::connect(address, &key_of("ada"))
+}
+
 #[test]
 fn a_session_is_made_prompted_and_stopped() {
-    let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon().and(as_ada);
     let task = json!({ "type": "code", "description": "sort it", "metadata": { "ticket": 7 } });
     let made = ada.call(
         "session.create",
@@ -245,8 +248,7 @@ fn a_session_is_made_prompted_and_stopped() {
     let told = ada.until(|event| event.text("status") == "terminated");
     assert!(told.iter().any(|event| event.name == "session.stopped" && event.text("reason") == "enough"));
     assert_eq!(told.iter().filter(|event| event.name == "stream.end").count(), 1);
-    let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (_daemon, mut ada) = daemon.kill_and_restart().and(as_ada);
     let again = json!({ "sessionId": id, "prompt": "again" });
     let (code, error) = ada.refused("prompt.submit", again);
     assert!(code == "CONFLICT" && error["message"].as_str().unwrap().contains("was stopped"), "{error}");
@@ -272,15 +274,14 @@ fn cut_off(client: &mut Person, session: &str) -> (String, Vec<Event>) {
 
 #[test]
 fn who_resumes_is_told_exactly_what_it_missed() {
-    let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon().and(as_ada);
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let (last, known) = (told.last().unwrap().session_seq(), text_of(&told));
     drop(ada);
 
     // The daemon lives on: the rest of the text, in however many pieces.
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let mut ada = as_ada(daemon.address);
     let resumed = ada.call("session.resume", json!({ "sessionId": id, "lastSeq": last }));
     assert_eq!((&resumed["id"], &resumed["status"]), (&json!(id), &json!("running")));
     let rest = ada.until_end(&prompt);
@@ -291,7 +292,7 @@ fn who_resumes_is_told_exactly_what_it_missed() {
 
     // Between the end of the prompt and the status that follows it, and after both.
     for (from, left) in [(end, &["session.status"][..]), (status, &[])] {
-        let mut other = Person::connect(daemon.address, &key_of("ada"));
+        let mut other = as_ada(daemon.address);
         other.call("session.resume", json!({ "sessionId": id, "lastSeq": from.session_seq() }));
         let next = other.prompt(&id, "next");
         let told = other.until(|event| event.text("promptId") == next);
@@ -300,7 +301,7 @@ fn who_resumes_is_told_exactly_what_it_missed() {
         other.until_end(&next);
     }
     // All of it, from the beginning: under the same numbers.
-    let mut other = Person::connect(daemon.address, &key_of("ada"));
+    let mut other = as_ada(daemon.address);
     other.call("session.resume", json!({ "sessionId": id, "lastSeq": 0 }));
     let all = other.until_end(&prompt);
     assert_eq!(text_of(&all).trim(), "Slowly: 1 2 3 done.");
@@ -315,14 +316,13 @@ fn who_resumes_is_told_exactly_what_it_missed() {
 
 #[test]
 fn who_resumes_after_the_daemon_was_killed_is_told_that_the_step_starts_anew() {
-    let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon().and(as_ada);
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let last = told.last().unwrap().session_seq();
     let daemon = daemon.kill_and_restart();
 
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let mut ada = as_ada(daemon.address);
     ada.call("session.resume", json!({ "sessionId": id, "lastSeq": last }));
     let rest = ada.until_end(&prompt);
     assert_in_order(&rest);
@@ -344,13 +344,12 @@ fn stream_of(client: &mut Person, prompt: &str) -> Vec<Event> {
 
 #[test]
 fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
-    let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon().and(as_ada);
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let known = text_of(&told);
     drop(ada);
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let mut ada = as_ada(daemon.address);
     let resumed = ada.call("session.resume", json!({ "sessionId": id }));
     let first = ada.event();
     assert_eq!((&*first.name, first.text("promptId")), ("stream.start", &*prompt));
@@ -370,8 +369,7 @@ fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
     // The daemon is killed within a step, which is said anew.
     let (prompt, _) = cut_off(&mut ada, &id);
     drop(ada);
-    let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon.kill_and_restart().and(as_ada);
     ada.call("session.resume", json!({ "sessionId": id }));
     let told = stream_of(&mut ada, &prompt);
     assert_eq!(told[0].name, "stream.start", "{told:#?}");
@@ -380,15 +378,14 @@ fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
     assert_eq!(told.iter().filter(|event| event.name == "stream.start").count(), 1, "{told:#?}");
 
     // Where nothing is under way nothing is told.
-    let mut other = Person::connect(daemon.address, &key_of("ada"));
+    let mut other = as_ada(daemon.address);
     other.call("session.resume", json!({ "sessionId": id }));
     assert!(other.rest().is_empty());
 }
 
 #[test]
 fn a_connection_has_one_subscription_of_its_own_on_a_session() {
-    let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon().and(as_ada);
     let (id, subscription) = ada.session();
     ada.event();
     let (prompt, told) = cut_off(&mut ada, &id);
@@ -419,7 +416,7 @@ fn a_connection_has_one_subscription_of_its_own_on_a_session() {
     assert!(ada.rest().is_empty(), "nothing follows");
 
     // On another connection several at once are one too.
-    let mut other = Person::connect(daemon.address, &key_of("ada"));
+    let mut other = as_ada(daemon.address);
     let asked: Vec<_> = (0..6).map(|_| other.0.request("session.resume", resume(json!({})))).collect();
     let mut names: Vec<_> =
         asked.iter().map(|id| other.0.answer(id).unwrap()["subscriptionId"].clone()).collect();
@@ -437,8 +434,7 @@ fn a_connection_has_one_subscription_of_its_own_on_a_session() {
 #[test]
 fn what_is_not_to_be_streamed_is_told_once_at_the_end() {
     let daemon = daemon();
-    let (mut ada, mut eve) =
-        (Person::connect(daemon.address, &key_of("ada")), Person::connect(daemon.address, &key_of("ada")));
+    let (mut ada, mut eve) = (as_ada(daemon.address), as_ada(daemon.address));
     let (id, _) = ada.session();
     ada.event();
     eve.call("session.resume", json!({ "sessionId": id }));
@@ -459,7 +455,7 @@ fn what_is_not_to_be_streamed_is_told_once_at_the_end() {
         assert_eq!(text_of(&streamed), told[at].text("content"));
         assert!(streamed.iter().filter(is_text).count() > 1, "others are told as it comes: {streamed:#?}");
         // From the text on nothing is missing, and nothing is told again.
-        let mut late = Person::connect(daemon.address, &key_of("ada"));
+        let mut late = as_ada(daemon.address);
         late.call("session.resume", json!({ "sessionId": id, "lastSeq": told[at].session_seq() }));
         assert_eq!(names(&late.until_end(&prompt)), ["stream.end", "session.status"]);
     }
@@ -474,8 +470,7 @@ fn what_is_not_to_be_streamed_is_told_once_at_the_end() {
 
 #[test]
 fn history_leads_back_to_the_whole_answer() {
-    let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon().and(as_ada);
     let (id, _) = ada.session();
     let mut answers = Vec::new();
     for text in ["one", "two", "three"] {
@@ -486,8 +481,7 @@ fn history_leads_back_to_the_whole_answer() {
     let slow = ada.prompt(&id, "/slow 60");
     ada.until(|event| event.name == "stream.start");
     drop(ada);
-    let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon.kill_and_restart().and(as_ada);
     assert!(ada.0.hello()["methods"].as_array().unwrap().contains(&json!("session.history")));
     let ask = |client: &mut Person, more: Value| {
         let mut params = json!({ "sessionId": id, "limit": 3 });
@@ -529,8 +523,7 @@ fn history_leads_back_to_the_whole_answer() {
 #[test]
 fn nobody_sees_what_is_another_s() {
     let daemon = daemon();
-    let (mut ada, mut bob) =
-        (Person::connect(daemon.address, &key_of("ada")), Person::connect(daemon.address, &key_of("bob")));
+    let (mut ada, mut bob) = (as_ada(daemon.address), Person::connect(daemon.address, &key_of("bob")));
     let mut operator = Person::connect(daemon.address, OPERATOR);
     bob.call("subscribe", json!({ "events": ["*"] }));
     operator.call("subscribe", json!({ "events": ["stream.end"] }));
@@ -586,8 +579,7 @@ fn nobody_sees_what_is_another_s() {
 
 #[test]
 fn each_subscription_is_told_once_of_what_it_asked_for() {
-    let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon().and(as_ada);
     let quiet = json!({ "orchestratorId": "main", "sessionType": "claude-code", "subscribe": false,
         "task": { "type": "custom", "description": "" } });
     let id = ada.call("session.create", quiet.clone())["id"].as_str().unwrap().to_owned();
@@ -625,7 +617,7 @@ fn each_subscription_is_told_once_of_what_it_asked_for() {
         assert!(told.iter().all(|event| event.text("promptId") == prompt || event.name == "session.status"));
     }
     // Only one's own, and once.
-    let mut second = Person::connect(daemon.address, &key_of("ada"));
+    let mut second = as_ada(daemon.address);
     assert_eq!(second.refused("unsubscribe", json!({ "subscriptionId": all })).0, "NOT_FOUND");
     for subscription in [&all, &one, &texts] {
         assert_eq!(ada.call("unsubscribe", json!({ "subscriptionId": subscription })), json!({ "ok": true }));
@@ -646,7 +638,7 @@ fn sessions_of_other_protocols_are_sessions_here() {
     let daemon = daemon();
     let mut exoclaw = Client::connect_with(daemon.address, &key_of("ada"));
     exoclaw.chat("parrots", "what do parrots eat?");
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let mut ada = as_ada(daemon.address);
     let (own, _) = ada.session();
     ada.event();
     let list = ada.call("session.list", json!({ "status": "running" }));
@@ -668,8 +660,7 @@ fn sessions_of_other_protocols_are_sessions_here() {
     }
 
     // The same UUID names it after a restart, and it can be gone on with from both sides.
-    let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let (daemon, mut ada) = daemon.kill_and_restart().and(as_ada);
     let mut exoclaw = Client::connect_with(daemon.address, &key_of("ada"));
     ada.call("session.resume", json!({ "sessionId": id, "lastSeq": 0 }));
     let past = ada.until(|event| activity(event) == "idle");

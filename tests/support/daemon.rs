@@ -1,19 +1,20 @@
 //! A daemon of one's own.
 
-use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::io::{Read, Seek, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, mpsc};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
 
-use super::{TIMEOUT, eventually};
+use super::TIMEOUT;
+use super::running::Running;
 
 /// A port of the system's choice.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A running daemon with a home in a temporary folder; killed when dropped.
 pub struct Daemon {
-    child: Child,
+    child: Running,
     /// Where it listens.
     pub address: SocketAddr,
     home: Arc<tempfile::TempDir>,
@@ -65,6 +66,12 @@ impl Daemon {
         Self::launch(Arc::new(home), config.to_owned(), env, ANY_PORT)
     }
 
+    /// It, and a client that `connect` has connected to it.
+    pub fn and<C>(self, connect: impl FnOnce(SocketAddr) -> C) -> (Self, C) {
+        let client = connect(self.address);
+        (self, client)
+    }
+
     fn launch(
         home: Arc<tempfile::TempDir>,
         config: String,
@@ -77,21 +84,14 @@ impl Daemon {
             .append(true)
             .open(home.path().join("daemon.log"))
             .expect("the log is opened");
-        let mut child = command(home.path())
-            .args(["serve", "--listen", &listen.to_string()])
-            .envs(env.iter().map(|(k, v)| (k, v)))
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the daemon starts");
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let (sender, ready) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut lines = BufReader::new(stdout).lines();
-            while let Some(Ok(line)) = lines.next() {
-                let _ = sender.send(line);
-            }
-        });
+        let mut child = Running::start(
+            command(home.path())
+                .args(["serve", "--listen", &listen.to_string()])
+                .envs(env.iter().map(|(k, v)| (k, v)))
+                .stdout(Stdio::piped())
+                .stderr(log),
+        );
+        let ready = child.stdout_lines();
         let mut seen = String::new();
         let address = loop {
             match ready.recv_timeout(TIMEOUT) {
@@ -100,7 +100,7 @@ impl Daemon {
                     None => seen.push_str(&line),
                 },
                 Err(_) => {
-                    let _ = child.kill();
+                    child.put_down();
                     let log = std::fs::read_to_string(home.path().join("daemon.log")).unwrap_or_default();
                     panic!("the daemon did not get ready; stdout: {seen:?}; log:\n{log}");
                 }
@@ -126,15 +126,13 @@ impl Daemon {
 
     /// SIGKILL, and a new daemon on the same home.
     pub fn kill_and_restart(mut self) -> Self {
-        self.child.kill().expect("it is killed");
-        self.child.wait().expect("it is reaped");
+        self.child.put_down();
         self.relaunch()
     }
 
     /// SIGKILL, and a new daemon on the same home and the same port, where clients come back to.
     pub fn kill_and_return(mut self) -> Self {
-        self.child.kill().expect("it is killed");
-        self.child.wait().expect("it is reaped");
+        self.child.put_down();
         let (home, config, env) = (self.home.clone(), self.config.clone(), self.env.clone());
         let address = self.address;
         drop(self);
@@ -143,8 +141,7 @@ impl Daemon {
 
     /// SIGKILL, and a new daemon on the same home that must not get ready: what it said.
     pub fn kill_and_fail_to_restart(mut self) -> (Stopped, String) {
-        self.child.kill().expect("it is killed");
-        self.child.wait().expect("it is reaped");
+        self.child.put_down();
         let mut child = command(self.home());
         child.args(["serve", "--listen", "127.0.0.1:0"]).envs(self.env.iter().map(|(k, v)| (k, v)));
         let ended = child.output().expect("it runs");
@@ -169,14 +166,12 @@ impl Daemon {
     /// SIGTERM; gives its exit status.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");
-        eventually("the daemon to stop", || self.child.try_wait().expect("it can be waited for"))
+        self.child.ended()
     }
 
     /// Sends a signal, by its name without SIG.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill runs");
-        assert!(sent.success(), "SIG{name} is sent");
+        self.child.signal(name);
     }
 
     fn relaunch(self) -> Self {
@@ -254,8 +249,7 @@ impl Stopped {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.put_down();
         if std::thread::panicking() {
             eprintln!("--- the daemon's log ---\n{}", self.log());
         }

@@ -12,6 +12,7 @@ pub mod openclaw;
 pub mod pace;
 pub mod process;
 pub mod raw;
+pub mod running;
 pub mod socket;
 pub mod terminal;
 pub mod tools;
@@ -24,14 +25,39 @@ use std::time::{Duration, Instant};
 /// How long anything may take before a test gives up: far longer than it ever takes.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Polls until `condition` gives something.
+/// What is waited for: that something holds, or that there is something.
+pub trait Condition {
+    /// What there is then.
+    type Found;
+
+    /// It, once it is so.
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl Condition for bool {
+    type Found = ();
+
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Condition for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Self {
+        self
+    }
+}
+
+/// Polls until `condition` holds or gives something.
 ///
 /// # Panics
 /// After [`TIMEOUT`], naming `what`.
-pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<C: Condition>(what: &str, mut condition: impl FnMut() -> C) -> C::Found {
     let start = Instant::now();
     loop {
-        if let Some(found) = condition() {
+        if let Some(found) = condition().found() {
             return found;
         }
         assert!(start.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}");

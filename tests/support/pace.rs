@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+
+use super::upstream::{Request, read_request};
 
 /// Runs until it is dropped.
 pub struct Pacer {
@@ -87,7 +89,7 @@ impl Drop for Pacer {
 /// Answers the requests of one connection.
 async fn serve(mut socket: TcpStream) {
     let _ = socket.set_nodelay(true);
-    while let Some(body) = read_request(&mut socket).await {
+    while let Some(Request { body, .. }) = read_request(&mut socket).await {
         let said = body["messages"].as_array().and_then(|messages| messages.last());
         let said = said.map(|last| last["content"].to_string()).unwrap_or_default();
         let numbers = said.trim_matches('"').strip_prefix("say ").unwrap_or("1 0 8");
@@ -125,26 +127,4 @@ async fn answer(socket: &mut TcpStream, tokens: u64, pace: Duration, bytes: usiz
 async fn write_event(socket: &mut TcpStream, data: &str) -> std::io::Result<()> {
     let event = format!("data: {data}\n\n");
     socket.write_all(format!("{:x}\r\n{event}\r\n", event.len()).as_bytes()).await
-}
-
-async fn read_request(socket: &mut TcpStream) -> Option<Value> {
-    let mut bytes = Vec::new();
-    let head = loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            break end + 4;
-        }
-        if socket.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    };
-    let length = String::from_utf8_lossy(&bytes[..head])
-        .to_ascii_lowercase()
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok())?;
-    while bytes.len() < head + length {
-        if socket.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
-        }
-    }
-    serde_json::from_slice(&bytes[head..head + length]).ok()
 }

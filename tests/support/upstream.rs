@@ -496,7 +496,8 @@ fn halves(text: &str) -> [&str; 2] {
     [first, second]
 }
 
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Request> {
+/// The next request on this connection; none where it ends before.
+pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Request> {
     let mut bytes = Vec::new();
     let head_end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {

@@ -107,8 +107,7 @@ impl Container {
     /// Waits until the service is up for the so manyth time since it was started by hand.
     fn restarted(&self, times: &str) {
         eventually(&format!("restart {times}"), || {
-            let is_up = self.show("NRestarts") == times && self.show("ActiveState") == "active";
-            is_up.then_some(())
+            self.show("NRestarts") == times && self.show("ActiveState") == "active"
         });
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::parent::Parent;
 use crate::support::client::Client;
+use crate::support::running::Running;
 use crate::support::tools::needs;
 use crate::support::{daemon, eventually};
 
@@ -102,7 +103,8 @@ fn a_start_on_demand_under_systemds_own_tool() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let serve = daemon::command(home.path());
     let log = std::fs::File::create(home.path().join("activate.log")).unwrap();
-    let activate = std::process::Command::new("systemd-socket-activate")
+    let mut activate = std::process::Command::new("systemd-socket-activate");
+    activate
         .arg(format!("--listen={port}"))
         .arg(format!("--listen={}", home.path().join("s").display()))
         .args(["-E", &format!("HOME={}", home.path().display())])
@@ -110,17 +112,8 @@ fn a_start_on_demand_under_systemds_own_tool() {
         .args(serve.get_args())
         .arg("serve")
         .stdout(log.try_clone().unwrap())
-        .stderr(log)
-        .spawn()
-        .unwrap();
-    struct Ended(std::process::Child);
-    impl Drop for Ended {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-    let _ended = Ended(activate);
+        .stderr(log);
+    let _activate = Running::start(&mut activate);
     // The first to connect brings it up, and is served by it.
     eventually("the tool to listen", || std::net::TcpStream::connect(port).ok());
     let mut client = Client::connect(port);

@@ -5,10 +5,11 @@ use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::support::{TIMEOUT, daemon, eventually};
+use crate::support::running::Running;
+use crate::support::{TIMEOUT, daemon};
 
 /// Passes its standard input and output on as the sockets 3 and 4, as systemd counts them.
 const PASS: &str = "exec 3<&0 4<&1 </dev/null >/dev/null; \
@@ -26,7 +27,7 @@ pub(crate) struct Parent {
 
 /// The service while it runs; killed when dropped.
 pub(crate) struct Service {
-    child: Child,
+    child: Running,
 }
 
 impl Parent {
@@ -83,15 +84,13 @@ impl Parent {
             command.env(name, value.unwrap_or_default());
         }
         let passed = |socket: OwnedFd| Stdio::from(socket);
-        let child = command
+        command
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .env("NOTIFY_SOCKET", self.home.path().join("notify"))
             .stdin(passed(self.tcp.try_clone().unwrap().into()))
             .stdout(passed(self.unix.try_clone().unwrap().into()))
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Service { child }
+            .stderr(log);
+        Service { child: Running::start(&mut command) }
     }
 
     /// What the daemon tells next, a list of `NAME=VALUE`.
@@ -134,27 +133,13 @@ impl Parent {
 }
 
 impl Service {
-    /// Its process.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Sends a signal, by its name without SIG.
     pub(crate) fn signal(&self, name: &str) {
-        let sent =
-            Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().unwrap();
-        assert!(sent.success(), "SIG{name} is sent");
+        self.child.signal(name);
     }
 
     /// Waits for its end.
     pub(crate) fn ended(&mut self) -> ExitStatus {
-        eventually("the daemon to end", || self.child.try_wait().unwrap())
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.ended()
     }
 }

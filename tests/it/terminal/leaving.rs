@@ -110,7 +110,7 @@ fn a_terminal_that_goes_ends_the_chat_and_not_the_session() {
     let pid = terminal.pid();
     terminal.hang_up();
     let process = format!("/proc/{pid}");
-    eventually("the chat to end", || (!std::path::Path::new(&process).exists()).then_some(()));
+    eventually("the chat to end", || !std::path::Path::new(&process).exists());
     let terminal = stage.chat(SIZE);
     terminal.enter("still there?");
     terminal.wait("the answer", |screen| screen.contains("Still here."));

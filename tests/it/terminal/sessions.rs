@@ -155,8 +155,7 @@ fn a_call_is_approved_denied_and_edited_by_a_key() {
 #[test]
 fn a_call_that_waits_is_asked_about_by_who_comes_later() {
     needs!("tmux");
-    let daemon = Daemon::with(ASKS);
-    let mut client = Client::connect(daemon.address);
+    let (daemon, mut client) = Daemon::with(ASKS).and(Client::connect);
     client.prompt("ada", "/tool echo {\"text\":\"hi\"}");
     eventually("the call", || daemon.rows_of(&["approvals"]).pop());
     let terminal = chat(&daemon, &["--session", "main:websocket:ada"]);
