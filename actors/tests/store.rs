@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use actix::Addr;
+use actix::{Addr, Handler};
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{
     Among, Append, AskedBy, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession, FindTurn,
@@ -35,6 +35,10 @@ use tempfile::TempDir;
 
 fn key(name: &str) -> SessionKey {
     SessionKey::new("main", "test", name, "main").unwrap()
+}
+
+fn numbered(session: usize) -> SessionKey {
+    key(&session.to_string())
 }
 
 fn logged(seq: u64, run: Option<&str>, event: Event) -> Logged {
@@ -68,25 +72,50 @@ fn of_run(first: u64, run: &str, events: Vec<Event>) -> Vec<Logged> {
     events.into_iter().zip(first..).map(|(event, seq)| logged(seq, Some(run), event)).collect()
 }
 
+/// What the store answers to a message that it does not refuse.
+async fn ask<M, T>(store: &Addr<Store>, message: M) -> T
+where
+    M: actix::Message<Result = Result<T, Error>> + Send + 'static,
+    T: Send + 'static,
+    Store: Handler<M>,
+{
+    store.send(message).await.unwrap().unwrap()
+}
+
+/// Has events written durably.
+async fn put(store: &Addr<Store>, session: &SessionKey, events: Vec<Logged>) {
+    ask(store, append(session, events, true)).await;
+}
+
+/// Asks for the newest messages, before one of them where that is said.
+fn page(session: &SessionKey, limit: usize, before: Option<Before>, max_bytes: usize) -> ReadHistory {
+    ReadHistory { session: session.clone(), limit, before, max_bytes }
+}
+
+/// Asks for an owner's run that an idempotency key stands for.
+fn run_of(owner: Owner, idempotency_key: &str) -> FindRun {
+    FindRun { owner, idempotency_key: idempotency_key.to_owned(), or_id: false }
+}
+
+/// Asks for what came after a number, of one run where that is said.
+fn since(session: &SessionKey, after: u64, run: Option<RunId>, max_bytes: usize) -> ReadEvents {
+    ReadEvents { session: session.clone(), after: Seq(after), run, max_bytes }
+}
+
 async fn read(store: &Addr<Store>, session: &SessionKey, after: u64) -> Vec<Logged> {
-    let asked = ReadEvents { session: session.clone(), after: Seq(after), run: None, max_bytes: usize::MAX };
-    store.send(asked).await.unwrap().unwrap()
+    ask(store, since(session, after, None, usize::MAX)).await
 }
 
 async fn load(store: &Addr<Store>, session: &SessionKey, runs: usize) -> Option<Loaded> {
-    let loaded = store.send(Load { session: session.clone(), runs }).await.unwrap().unwrap();
-    let described = store.send(Describe { session: session.clone() }).await.unwrap().unwrap();
+    let loaded = ask(store, Load { session: session.clone(), runs }).await;
+    let described = ask(store, Describe { session: session.clone() }).await;
     let same = loaded.as_ref().map(|loaded| Described { owner: session.owner(), spent: loaded.spent });
     assert_eq!(described, same, "both questions are about one session");
     loaded
 }
 
 async fn history(store: &Addr<Store>, session: &SessionKey, limit: usize) -> Vec<(Role, String)> {
-    let messages = store
-        .send(ReadHistory { session: session.clone(), limit, before: None, max_bytes: usize::MAX })
-        .await
-        .unwrap()
-        .unwrap();
+    let messages = ask(store, page(session, limit, None, usize::MAX)).await;
     messages.messages.into_iter().map(|message| (message.role, message.content)).collect()
 }
 
@@ -106,6 +135,12 @@ impl Folder {
     async fn store(&self) -> Addr<Store> {
         Store::start(self.path()).await.unwrap()
     }
+
+    /// What is there when this store has stopped and another begins.
+    async fn reopened(&self, store: &Addr<Store>) -> Addr<Store> {
+        ask(store, Stop).await;
+        self.store().await
+    }
 }
 
 #[actix::test]
@@ -116,22 +151,21 @@ async fn a_conversation_is_there_while_it_streams_when_it_is_over_and_after_a_re
 
     let begin = of_run(1, "r1", vec![prompt("hi", None), Event::Started]);
     let begin = Append { reserve: Some(Seq(100)), ..append(&session, begin, true) };
-    store.send(begin.clone()).await.unwrap().unwrap();
+    ask(&store, begin.clone()).await;
     for (seq, piece) in [(3, "Hel"), (4, "lo "), (5, "wörld")] {
-        store.send(append(&session, of_run(seq, "r1", vec![text(piece)]), false)).await.unwrap().unwrap();
+        ask(&store, append(&session, of_run(seq, "r1", vec![text(piece)]), false)).await;
     }
 
     let streaming = Logged { first_seq: Seq(3), ..logged(5, Some("r1"), text("Hello wörld")) };
     for reopened in [false, true] {
         if reopened {
-            store.send(Stop).await.unwrap().unwrap();
-            store = folder.store().await;
+            store = folder.reopened(&store).await;
         }
         assert_eq!(read(&store, &session, 2).await, std::slice::from_ref(&streaming));
         assert_eq!(read(&store, &session, 4).await, [logged(5, Some("r1"), text("wörld"))]);
         assert_eq!(read(&store, &session, 5).await, []);
         assert_eq!(history(&store, &session, 9).await, [(Role::User, "hi".to_owned())]);
-        assert_eq!(store.send(Unfinished).await.unwrap().unwrap(), std::slice::from_ref(&session));
+        assert_eq!(ask(&store, Unfinished).await, std::slice::from_ref(&session));
         let loaded = load(&store, &session, 0).await.unwrap();
         assert_eq!((loaded.head, loaded.reserved), (Seq(5), Seq(100)));
         assert_eq!(loaded.events, [&begin.events[..], std::slice::from_ref(&streaming)].concat());
@@ -141,24 +175,23 @@ async fn a_conversation_is_there_while_it_streams_when_it_is_over_and_after_a_re
     let end = vec![text("!"), step_ended(), ended(Outcome::Completed)];
     let error = store.send(append(&session, of_run(6, "r1", end.clone()), true)).await.unwrap().unwrap_err();
     assert_eq!(error.code, ErrorCode::Internal);
-    store.send(append(&session, of_run(101, "r1", end.clone()), true)).await.unwrap().unwrap();
+    put(&store, &session, of_run(101, "r1", end.clone())).await;
 
     let finished = [&begin.events[..], &[streaming], &of_run(101, "r1", end)].concat();
     for reopened in [false, true] {
         if reopened {
-            store.send(Stop).await.unwrap().unwrap();
-            store = folder.store().await;
+            store = folder.reopened(&store).await;
         }
         assert_eq!(read(&store, &session, 0).await, finished);
         assert_eq!(read(&store, &session, 4).await[0], logged(5, Some("r1"), text("wörld")));
         let answer = (Role::Assistant, "Hello wörld!".to_owned());
         assert_eq!(history(&store, &session, 9).await, [(Role::User, "hi".to_owned()), answer.clone()]);
         assert_eq!(history(&store, &session, 1).await, [answer]);
-        assert_eq!(store.send(Unfinished).await.unwrap().unwrap(), []);
+        assert_eq!(ask(&store, Unfinished).await, []);
         assert_eq!(load(&store, &session, 1).await.unwrap().events, finished);
         assert_eq!(load(&store, &session, 0).await.unwrap().events, []);
     }
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
     let error = store.send(Unfinished).await.unwrap().unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
 }
@@ -172,8 +205,7 @@ async fn portions(
 ) -> Vec<Logged> {
     let mut all = Vec::new();
     loop {
-        let asked = ReadEvents { session: session.clone(), after: Seq(after), run: None, max_bytes };
-        let portion = store.send(asked).await.unwrap().unwrap();
+        let portion = ask(store, since(session, after, None, max_bytes)).await;
         let Some(last) = portion.last() else { return all };
         after = last.seq.0;
         let bytes = |logged: &Logged| if let Event::Text(text) = &logged.event { text.len() } else { 0 };
@@ -199,18 +231,17 @@ async fn is_read_in_portions(
         let run = if *second { "r1" } else { "r0" };
         log.push(logged(seq, Some(run), text(&letter.to_string().repeat(*length))));
     }
-    store.send(append(&session, log.clone(), true)).await.unwrap().unwrap();
+    put(&store, &session, log.clone()).await;
     for round in 0..3 {
         if round == 1 {
             for (run, seq) in [("r0", log.len() as u64 + 1), ("r1", log.len() as u64 + 2)] {
                 log.push(logged(seq, Some(run), ended(Outcome::Completed)));
             }
             let ends = log[log.len() - 2..].to_vec();
-            store.send(append(&session, ends, true)).await.unwrap().unwrap();
+            put(&store, &session, ends).await;
         }
         if round == 2 {
-            store.send(Stop).await.unwrap().unwrap();
-            store = folder.store().await;
+            store = folder.reopened(&store).await;
         }
         for (after, max_bytes) in &asked {
             let after = after % (log.len() as u64 + 2);
@@ -235,7 +266,7 @@ async fn is_read_in_portions(
             prop_assert_eq!(next, after.max(log.len() as u64), "round {}", round);
         }
     }
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
     Ok(())
 }
 
@@ -268,12 +299,12 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
         step_ended(),
         ended(Outcome::Completed),
     ];
-    store.send(append(&session, of_run(1, "r1", first), true)).await.unwrap().unwrap();
+    put(&store, &session, of_run(1, "r1", first)).await;
     let second =
         vec![prompt("two", None), Event::Started, text("Well, "), ended(Outcome::Aborted(Cause::Asked))];
-    store.send(append(&session, of_run(11, "r2", second), true)).await.unwrap().unwrap();
+    put(&store, &session, of_run(11, "r2", second)).await;
     let third = vec![prompt("three", None), ended(Outcome::Failed(ErrorCode::Provider.error("no")))];
-    store.send(append(&session, of_run(15, "r3", third), true)).await.unwrap().unwrap();
+    put(&store, &session, of_run(15, "r3", third)).await;
     let said = |role, content: &str| (role, content.to_owned());
     let all = [
         said(Role::User, "one"),
@@ -289,8 +320,7 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
     for (limit, max_bytes) in [(1, usize::MAX), (9, 300)] {
         let (mut pages, mut before) = (VecDeque::new(), None);
         loop {
-            let ask = ReadHistory { session: session.clone(), limit, before, max_bytes };
-            let page = store.send(ask).await.unwrap().unwrap();
+            let page = ask(&store, page(&session, limit, before, max_bytes)).await;
             assert_eq!(page.messages.len(), 1);
             let Message { role, content, run, clipped, .. } = page.messages.into_iter().next().unwrap();
             assert!(!clipped, "{content}");
@@ -302,26 +332,21 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
         }
         assert_eq!(pages, all);
     }
-    let ask = ReadHistory { session: session.clone(), limit: 9, before: None, max_bytes: 258 };
-    let newest = store.send(ask).await.unwrap().unwrap();
+    let newest = ask(&store, page(&session, 9, None, 258)).await;
     assert_eq!((newest.messages.len(), newest.more), (1, true), "the newest one, whatever its size");
     assert_eq!((newest.messages[0].content.len(), newest.messages[0].clipped), (2, true));
     assert!(all.last().unwrap().1.starts_with(&newest.messages[0].content));
     let stranger = Some(Before { run: "none".into(), role: Role::User });
-    let ask = ReadHistory { session: session.clone(), limit: 9, before: stranger, max_bytes: 300 };
-    assert_eq!(store.send(ask).await.unwrap().unwrap_err().code, ErrorCode::NotFound);
+    let asked = page(&session, 9, stranger, 300);
+    assert_eq!(store.send(asked).await.unwrap().unwrap_err().code, ErrorCode::NotFound);
     // The log itself drops nothing.
     assert!(read(&store, &session, 0).await.iter().any(|logged| logged.event == text("void")));
 
-    store
-        .send(append(&session, vec![logged(17, None, Event::Cleared(Forgotten::Past))], true))
-        .await
-        .unwrap()
-        .unwrap();
+    put(&store, &session, vec![logged(17, None, Event::Cleared(Forgotten::Past))]).await;
     assert_eq!(history(&store, &session, 9).await, []);
     assert_eq!(load(&store, &session, 9).await.unwrap().events, []);
     assert_eq!(read(&store, &session, 16).await, [logged(17, None, Event::Cleared(Forgotten::Past))]);
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
@@ -332,21 +357,17 @@ async fn a_session_wakes_with_as_much_of_its_past_as_its_memory_may_have() {
         let content = "x".repeat(3 << 20);
         let returned = Event::ToolReturned(ToolResult { call: "c".into(), content, is_error: false });
         let events = vec![prompt("hi", None), Event::Started, returned, ended(Outcome::Completed)];
-        store
-            .send(append(&session, of_run(4 * run + 1, &format!("r{run}"), events), true))
-            .await
-            .unwrap()
-            .unwrap();
+        put(&store, &session, of_run(4 * run + 1, &format!("r{run}"), events)).await;
     }
     let waiting = of_run(25, "waiting", vec![prompt("and", None)]);
-    store.send(append(&session, waiting, true)).await.unwrap().unwrap();
+    put(&store, &session, waiting).await;
     let loaded = load(&store, &session, 6).await.unwrap();
     let bytes = LOAD_BYTES_MAX.div_ceil(3 << 20);
     let from = 25 - 4 * bytes;
     assert_eq!(loaded.events.len() as u64, 4 * bytes + 1, "whole runs, the newest, and what waits");
     assert_eq!(loaded.events[0].seq, Seq(from));
     assert_eq!(load(&store, &session, 1).await.unwrap().events.len(), 5);
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
@@ -354,7 +375,7 @@ async fn what_would_break_the_log_is_refused_whole_and_disturbs_nobody() {
     let folder = Folder::new();
     let (store, session, other) = (folder.store().await, key("a"), key("b"));
     let begin = of_run(1, "r1", vec![prompt("hi", Some("k"))]);
-    store.send(append(&session, begin, true)).await.unwrap().unwrap();
+    put(&store, &session, begin).await;
     let at = |seq| logged(seq, Some("r1"), Event::Started);
     let two = |first: Logged, second: Logged| vec![first, second];
     let bad = [
@@ -393,8 +414,8 @@ async fn what_would_break_the_log_is_refused_whole_and_disturbs_nobody() {
     assert_eq!(load(&store, &key("c"), 1).await, None);
     assert_eq!(load(&store, &session, 1).await.unwrap().head, Seq(1));
     assert_eq!(load(&store, &other, 1).await.unwrap().head, Seq(10));
-    store.send(append(&session, vec![at(2)], true)).await.unwrap().unwrap();
-    store.send(Stop).await.unwrap().unwrap();
+    put(&store, &session, vec![at(2)]).await;
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
@@ -407,8 +428,8 @@ async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() 
             let run = format!("r{i}");
             let events = of_run(1, &run, vec![prompt("hi", Some("same"))]);
             let result = store.send(append(&key(&run), events, true)).await.unwrap();
-            let asked = FindRun { owner: Owner::Admins, idempotency_key: "same".into(), or_id: false };
-            let found = store.send(asked).await.unwrap().unwrap().expect("it is there once anybody is told");
+            let found =
+                ask(&store, run_of(Owner::Admins, "same")).await.expect("it is there once anybody is told");
             (i, result, found)
         }
     };
@@ -426,11 +447,10 @@ async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() 
     }
     // Within another owner the key is free.
     let owner = Owner::Credential("ci".into());
-    let asked = FindRun { owner: owner.clone(), idempotency_key: "same".into(), or_id: false };
-    assert_eq!(store.send(asked).await.unwrap().unwrap(), None);
+    assert_eq!(ask(&store, run_of(owner.clone(), "same")).await, None);
     let event = Event::prompted("hi", owner, Some("same".into()));
-    store.send(append(&key("ci"), of_run(1, "ci", vec![event]), true)).await.unwrap().unwrap();
-    store.send(Stop).await.unwrap().unwrap();
+    put(&store, &key("ci"), of_run(1, "ci", vec![event])).await;
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
@@ -438,20 +458,19 @@ async fn a_session_is_found_by_the_id_of_its_present_conversation() {
     let folder = Folder::new();
     let store = folder.store().await;
     let find = async |id: &str| {
-        let find = FindSession { id: id.into(), owner: Owner::Admins, among: Among::OwnConversations };
-        store.send(find).await.unwrap().unwrap()
+        ask(&store, FindSession { id: id.into(), owner: Owner::Admins, among: Among::OwnConversations }).await
     };
-    let id = async || store.send(ReadRow(key("a"))).await.unwrap().unwrap().unwrap().session_id;
+    let id = async || ask(&store, ReadRow(key("a"))).await.unwrap().session_id;
     let made = vec![logged(1, None, Event::Configured(Box::default()))];
-    store.send(append(&key("a"), made, true)).await.unwrap().unwrap();
+    put(&store, &key("a"), made).await;
     let first = id().await;
     assert_eq!(find(&first).await, Some(key("a")));
     let reset = vec![logged(2, None, Event::Cleared(Forgotten::Conversation))];
-    store.send(append(&key("a"), reset, true)).await.unwrap().unwrap();
+    put(&store, &key("a"), reset).await;
     let second = id().await;
     assert_eq!((find(&second).await, find(&first).await), (Some(key("a")), None));
     assert_eq!(second, key("a").conversation_id(1001, Seq(2)));
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
@@ -461,23 +480,22 @@ async fn no_session_takes_the_uuid_of_another() {
     let uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
     let of = |agent: &str| SessionKey::new(agent, "wundr", uuid, "main").unwrap();
     let made = || vec![logged(1, None, Event::Configured(Box::default()))];
-    store.send(append(&of("main"), made(), true)).await.unwrap().unwrap();
+    put(&store, &of("main"), made()).await;
     let refused = store.send(append(&of("other"), made(), true)).await.unwrap().unwrap_err();
     assert_eq!(refused.code, ErrorCode::Conflict, "{refused}");
     assert_eq!(load(&store, &of("other"), 1).await, None, "nothing of it is kept");
     let find = async |id: &str, owner: &Owner, among| {
-        let find = FindSession { id: id.into(), owner: owner.clone(), among };
-        store.send(find).await.unwrap().unwrap()
+        ask(&store, FindSession { id: id.into(), owner: owner.clone(), among }).await
     };
     let (admins, ada) = (Owner::Admins, Owner::Credential("ada".into()));
     assert_eq!(find(uuid, &admins, Among::All).await, Some(of("main")));
     // Others go on, and those that were given none are found by their own.
-    store.send(append(&key("ada"), made(), true)).await.unwrap().unwrap();
+    put(&store, &key("ada"), made()).await;
     assert_eq!(find(&key("ada").uuid(), &admins, Among::All).await, Some(key("ada")));
     assert_eq!(find("no such", &admins, Among::All).await, None);
     // Another owner's is another session: nobody's is found in place of one's own, nor by who may not see it.
     let hers = of("main").in_space(&ada);
-    store.send(append(&hers, made(), true)).await.unwrap().unwrap();
+    put(&store, &hers, made()).await;
     for (owner, among, expected) in [
         (&admins, Among::All, of("main")),
         (&admins, Among::Own, of("main")),
@@ -488,11 +506,11 @@ async fn no_session_takes_the_uuid_of_another() {
         assert_eq!(find(uuid, owner, among).await, Some(expected), "{owner:?} {among:?}");
     }
     let only_hers = key("only").in_space(&ada);
-    store.send(append(&only_hers, made(), true)).await.unwrap().unwrap();
+    put(&store, &only_hers, made()).await;
     assert_eq!(find(&only_hers.uuid(), &admins, Among::All).await, Some(only_hers.clone()));
     assert_eq!(find(&only_hers.uuid(), &admins, Among::Own).await, None);
     assert_eq!(find(&only_hers.uuid(), &Owner::Credential("bob".into()), Among::Own).await, None);
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
@@ -532,7 +550,7 @@ async fn many_sessions_at_once_share_commits_and_keep_their_order() {
     assert!(commits < writes / 2, "{commits} commits for {writes} writes");
     assert_eq!((seen["queue"].as_u64(), seen["queue_bytes"].as_u64()), (Some(0), Some(0)), "{seen}");
     assert_eq!(seen["streaming_steps"].as_u64(), Some(0));
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
     let db = rusqlite::Connection::open(folder.path()).unwrap();
     let pages: i64 = db.query_row("SELECT count(*) FROM deltas", [], |row| row.get(0)).unwrap();
     assert_eq!(pages, 0, "no step streams, so no page is kept");
@@ -551,8 +569,8 @@ async fn the_write_ahead_log_begins_anew_however_busy_the_writer_is() {
             for seq in 1..=400 {
                 let event = if seq == 1 { prompt("go", None) } else { text(&"x".repeat(100_000)) };
                 let reserve = (seq == 1).then_some(Seq(1000));
-                let append = Append { reserve, ..append(&key(&run), of_run(seq, &run, vec![event]), false) };
-                store.send(append).await.unwrap().unwrap();
+                let piece = append(&key(&run), of_run(seq, &run, vec![event]), false);
+                ask(&store, Append { reserve, ..piece }).await;
             }
         }
     };
@@ -560,7 +578,7 @@ async fn the_write_ahead_log_begins_anew_however_busy_the_writer_is() {
     let (bytes, written) = (wal.metadata().unwrap().len(), 1200 * 100_000);
     let seen = store.send(Observe).await.unwrap().state;
     assert!(bytes < written * 3 / 4, "{bytes} bytes for {written} written: {seen}");
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
     assert!(wal.metadata().map_or(0, |meta| meta.len()) == 0, "what is closed is one file");
 }
 
@@ -577,11 +595,10 @@ async fn sessions_are_listed_by_use_and_owner() {
         if i == 2 {
             events.pop();
         }
-        store.send(append(&key(&run).in_space(&owner), events, true)).await.unwrap().unwrap();
+        put(&store, &key(&run).in_space(&owner), events).await;
     }
     let list = async |limit, owner| {
-        let listed =
-            store.send(ListSessions { limit, owner, prefix: None, before: None }).await.unwrap().unwrap();
+        let listed = ask(&store, ListSessions { limit, owner, prefix: None, before: None }).await;
         listed
             .into_iter()
             .map(|s| (s.summary.session, s.summary.updated.as_millis(), s.summary.running, s.owner))
@@ -601,12 +618,11 @@ async fn sessions_are_listed_by_use_and_owner() {
     for run in ["r3", "r4"] {
         let mut events = of_run(1, run, vec![prompt("hi", None)]);
         events[0].at = Timestamp::from_millis(20);
-        store.send(append(&key(run), events, true)).await.unwrap().unwrap();
+        put(&store, &key(run), events).await;
     }
     let (mut seen, mut before) = (Vec::new(), None);
     loop {
-        let page =
-            store.send(ListSessions { limit: 2, owner: None, prefix: None, before }).await.unwrap().unwrap();
+        let page = ask(&store, ListSessions { limit: 2, owner: None, prefix: None, before }).await;
         let Some(last) = page.last() else { break };
         before = Some(last.place);
         seen.extend(page.into_iter().map(|s| (s.summary.session, s.head, s.prompts)));
@@ -617,8 +633,7 @@ async fn sessions_are_listed_by_use_and_owner() {
 
     let beginning = async |prefix: &str, limit| {
         let prefix = Some(prefix.to_owned());
-        let wanted = ListSessions { limit, owner: None, prefix, before: None };
-        let listed = store.send(wanted).await.unwrap().unwrap();
+        let listed = ask(&store, ListSessions { limit, owner: None, prefix, before: None }).await;
         listed.into_iter().map(|s| s.summary.session).collect::<Vec<_>>()
     };
     let r1 = b.0.clone();
@@ -626,14 +641,14 @@ async fn sessions_are_listed_by_use_and_owner() {
     assert_eq!(beginning(r1.as_str(), 9).await, [r1]);
     assert_eq!(beginning("", 2).await.len(), 2);
     assert_eq!(beginning("main:test:%", 9).await, [], "no pattern of the database");
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
 async fn usage_is_summed_by_session_and_since_a_time() {
     let folder = Folder::new();
     let store = folder.store().await;
-    store.send(append(&key("a"), of_run(1, "r", vec![prompt("hi", None)]), true)).await.unwrap().unwrap();
+    put(&store, &key("a"), of_run(1, "r", vec![prompt("hi", None)])).await;
     const DAY: u64 = 86_400_000;
     for (session, at, input_tokens) in
         [("a", 10, 1), ("a", 20, 10), ("b", 30, 100), ("b", DAY + 5, 1000), ("b", 2 * DAY, 10_000)]
@@ -647,13 +662,13 @@ async fn usage_is_summed_by_session_and_since_a_time() {
             usage: Usage { input_tokens, output_tokens: 2 * input_tokens },
             at: Timestamp::from_millis(at),
         };
-        store.send(RecordUsage(record)).await.unwrap().unwrap();
+        ask(&store, RecordUsage(record)).await;
     }
     let usage = |input_tokens| Usage { input_tokens, output_tokens: 2 * input_tokens };
     assert_eq!(load(&store, &key("a"), 0).await.unwrap().spent, usage(11));
     let since = async |at| {
         let at = Timestamp::from_millis(at);
-        store.send(UsageSince { day_start: at, month_start: Timestamp::default() }).await.unwrap().unwrap()
+        ask(&store, UsageSince { day_start: at, month_start: Timestamp::default() }).await
     };
     assert_eq!((since(20).await.day, since(20).await.month), (usage(11_110), usage(11_111)));
     for (at, expected) in [(DAY, 11_000), (DAY + 5, 11_000), (DAY + 6, 10_000), (2 * DAY, 10_000)] {
@@ -664,7 +679,7 @@ async fn usage_is_summed_by_session_and_since_a_time() {
 
     let by = async |group, since, limit| {
         let since = Timestamp::from_millis(since);
-        let shares = store.send(UsageBy { since, group, limit }).await.unwrap().unwrap();
+        let shares = ask(&store, UsageBy { since, group, limit }).await;
         shares
             .into_iter()
             .map(|share| (share.of, share.usage.input_tokens, share.calls, share.last.as_millis()))
@@ -684,7 +699,7 @@ async fn usage_is_summed_by_session_and_since_a_time() {
     assert_eq!(by(UsageGroup::Agent, 0, 9).await, [row("main", 11_111, 5, 2 * DAY)]);
     assert_eq!(by(UsageGroup::Model, 3 * DAY, 9).await, []);
     assert_eq!(by(UsageGroup::Model, DAY, 9).await, [row("offline/m", 11_000, 2, 2 * DAY)]);
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
 }
 
 #[actix::test]
@@ -694,7 +709,7 @@ async fn a_second_daemon_on_one_database_is_refused() {
     let error = Store::open(folder.path()).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::Conflict);
     assert!(error.message.contains("another clawmux"), "{error}");
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
     Store::open(folder.path()).await.unwrap();
     let error = Store::open(folder.path().join("no/such/folder")).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
@@ -718,17 +733,16 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
         let events = vec![prompted, Event::Started, text("nice"), step_ended(), ended(Outcome::Completed)];
         let events = of_run(seq, &format!("r{number}"), events);
         seq += events.len() as u64;
-        store.send(append(&session, events, true)).await.unwrap().unwrap();
+        put(&store, &session, events).await;
     }
     let unanswered =
         vec![brings(3, vec![image(3, 50)]), Event::Started, ended(Outcome::Aborted(Cause::Asked))];
-    store.send(append(&session, of_run(seq, "r3", unanswered), true)).await.unwrap().unwrap();
+    put(&store, &session, of_run(seq, "r3", unanswered)).await;
     let waits = of_run(seq + 3, "r4", vec![brings(4, vec![image(4, 3 * large), file("x")])]);
-    store.send(append(&session, waits, true)).await.unwrap().unwrap();
+    put(&store, &session, waits).await;
     for is_reopened in [false, true] {
         if is_reopened {
-            store.send(Stop).await.unwrap().unwrap();
-            store = folder.store().await;
+            store = folder.reopened(&store).await;
         }
         let loaded = load(&store, &session, 9).await.unwrap();
         let mut held = loaded.events.iter().filter_map(|logged| match &logged.event {
@@ -749,21 +763,20 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
         assert!(held.next_back().is_some());
         let aside: Vec<_> = loaded.aside.iter().map(|(run, bytes)| (run.as_str(), *bytes > large)).collect();
         assert_eq!(aside, [("r4", true)]);
-        let asked = ReadPrompt { session: session.clone(), seq: Seq(seq + 3) };
-        let (_, brought) = store.send(asked).await.unwrap().unwrap().unwrap();
+        let (_, brought) =
+            ask(&store, ReadPrompt { session: session.clone(), seq: Seq(seq + 3) }).await.unwrap();
         assert_eq!(brought, [image(4, 3 * large), file("x")]);
 
         let told = read(&store, &session, 0).await;
         let bytes: usize = told.iter().map(|logged| logged.event.bytes()).sum();
         assert!(bytes < 4096, "{bytes} bytes of {told:?}");
-        let asked = ReadHistory { session: session.clone(), limit: 1, before: None, max_bytes: 10_000 };
-        let history = store.send(asked).await.unwrap().unwrap();
+        let history = ask(&store, page(&session, 1, None, 10_000)).await;
         let named: Vec<_> =
             history.messages[0].attachments.iter().map(|a| (a.name(), a.media_type(), a.bytes())).collect();
         assert_eq!(named, [(Some("a.jpg"), "image/jpeg", 3 * large), (None, "text/csv", 1)]);
         assert!(history.messages[0].attachments.iter().all(|a| a.data().is_empty()));
     }
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
 }
 
 // ---- against a model ----
@@ -1158,7 +1171,7 @@ impl Model {
         fine &= !after.log.is_empty();
         after.reserved = after.reserved.max(reserve.map_or(0, |reserve| reserve.0));
         after.current |= !events.is_empty();
-        (Append { reserve, ..append(&key(&session.to_string()), events, durable) }, after, keys, fine)
+        (Append { reserve, ..append(&numbered(session), events, durable) }, after, keys, fine)
     }
 }
 
@@ -1230,11 +1243,11 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     continue;
                 }
                 let events = of_run(u64::try_from(next).unwrap_or(0), "wrong", vec![prompt("x", None)]);
-                let result = store.send(append(&key(&session.to_string()), events, false)).await.unwrap();
+                let result = store.send(append(&numbered(session), events, false)).await.unwrap();
                 prop_assert!(result.is_err(), "number {} after {:?}", next, known);
             }
             Step::Load { session, runs } => {
-                let found = load(&store, &key(&session.to_string()), runs).await;
+                let found = load(&store, &numbered(session), runs).await;
                 let expected = model.sessions.get(&session);
                 prop_assert_eq!(found.is_some(), expected.is_some());
                 if let (Some(found), Some(expected)) = (found, expected) {
@@ -1249,32 +1262,21 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     .map(|at| known.runs[at % known.runs.len()].0.clone());
                 let wanted = known.log.iter().filter(|l| l.seq.0 > after && (run.is_none() || l.run == run));
                 let expected: Vec<Logged> = coalesced(wanted).iter().map(without_data).collect();
-                let asked =
-                    ReadEvents { session: key(&session.to_string()), after: Seq(after), run, max_bytes };
-                let found = store.send(asked).await.unwrap().unwrap();
+                let found = ask(&store, since(&numbered(session), after, run, max_bytes)).await;
                 prop_assert_eq!(&found[..], &expected[..found.len()]);
                 prop_assert!(max_bytes != usize::MAX || found.len() == expected.len());
                 prop_assert!(expected.is_empty() || !found.is_empty());
             }
             Step::History { session, limit } => {
                 let known = model.sessions.get(&session).unwrap_or(&blank);
-                let found = store
-                    .send(ReadHistory {
-                        session: key(&session.to_string()),
-                        limit,
-                        before: None,
-                        max_bytes: usize::MAX,
-                    })
-                    .await
-                    .unwrap();
-                prop_assert_eq!(found.unwrap().messages, known.history(limit));
+                let found = ask(&store, page(&numbered(session), limit, None, usize::MAX)).await;
+                prop_assert_eq!(found.messages, known.history(limit));
             }
             Step::Transcript { session, limit, at } => {
                 let known = model.sessions.get(&session);
                 let at = at.map(Seq);
-                let asked =
-                    ReadTranscript { session: key(&session.to_string()), limit, bytes_max: usize::MAX, at };
-                let found = store.send(asked).await.unwrap().unwrap();
+                let (session, bytes_max) = (numbered(session), usize::MAX);
+                let found = ask(&store, ReadTranscript { session, limit, bytes_max, at }).await;
                 prop_assert_eq!(found.is_some(), known.is_some());
                 if let (Some(found), Some(known)) = (found, known) {
                     is_the_transcript(&found, known, limit, at)?;
@@ -1282,8 +1284,7 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Cut { session, keep } => {
                 let known = model.sessions.get(&session).unwrap_or(&blank);
-                let asked = FindCut { session: key(&session.to_string()), keep };
-                let found = store.send(asked).await.unwrap().unwrap();
+                let found = ask(&store, FindCut { session: numbered(session), keep }).await;
                 let total = known.told().len();
                 let Some(Cut { up_to, kept, forgotten }) = found else {
                     let ends = known.remembered().filter(|run| known.ended(run).is_some()).count();
@@ -1298,8 +1299,7 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Turn { session, turns } => {
                 let known = model.sessions.get(&session).unwrap_or(&blank);
-                let asked = FindTurn { session: key(&session.to_string()), turns };
-                let found = store.send(asked).await.unwrap().unwrap();
+                let found = ask(&store, FindTurn { session: numbered(session), turns }).await;
                 let (remembered, open) = (known.remembered().collect::<Vec<_>>(), known.open());
                 let last = remembered.iter().rev().take(turns).copied().chain(&open);
                 let begins = last.filter_map(|run| known.of(run).next()).map(|logged| logged.seq.0);
@@ -1307,7 +1307,7 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::Delete { session } => {
                 let known = model.sessions.get(&session);
-                let result = store.send(Delete(key(&session.to_string()))).await.unwrap();
+                let result = store.send(Delete(numbered(session))).await.unwrap();
                 let code = result.as_ref().err().map(|error| error.code);
                 match known {
                     None => prop_assert_eq!(code, Some(ErrorCode::NotFound)),
@@ -1322,25 +1322,22 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 }
             }
             Step::Reopen => {
-                store.send(Stop).await.unwrap().unwrap();
-                store = folder.store().await;
+                store = folder.reopened(&store).await;
                 model.sessions.values_mut().for_each(|session| session.current = false);
             }
         }
     }
     for (name, found) in &model.keys {
-        let asked = FindRun { owner: Owner::Admins, idempotency_key: name.to_string(), or_id: false };
         let (session, run, seq) = found.clone();
         prop_assert_eq!(
-            store.send(asked).await.unwrap().unwrap(),
-            Some((key(&session.to_string()), run, seq))
+            ask(&store, run_of(Owner::Admins, &name.to_string())).await,
+            Some((numbered(session), run, seq))
         );
     }
-    let unfinished: HashSet<SessionKey> =
-        store.send(Unfinished).await.unwrap().unwrap().into_iter().collect();
+    let unfinished: HashSet<SessionKey> = ask(&store, Unfinished).await.into_iter().collect();
     let open = model.sessions.iter().filter(|(_, session)| !session.open().is_empty());
-    prop_assert_eq!(unfinished, open.map(|(session, _)| key(&session.to_string())).collect::<HashSet<_>>());
-    store.send(Stop).await.unwrap().unwrap();
+    prop_assert_eq!(unfinished, open.map(|(session, _)| numbered(*session)).collect::<HashSet<_>>());
+    ask(&store, Stop).await;
     Ok(())
 }
 
@@ -1354,6 +1351,16 @@ proptest! {
 }
 
 // ---- against kill -9 ----
+
+/// Numbers below a bound by xorshift: every run of a test draws the same.
+fn drawn_from(mut random: u64) -> impl FnMut(u64) -> u64 {
+    move |below| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    }
+}
 
 const CHILD: &str = "CLAWMUX_TEST_STORE_CHILD";
 const CHILD_SESSIONS: u64 = 4;
@@ -1397,8 +1404,7 @@ async fn appends_for_ever(store: &Addr<Store>, i: u64) {
             let is_text = event.streamed().is_some();
             let reserve = matches!(event, Event::Started | Event::Restarted).then_some(Seq(seq + 20));
             let logged = logged(seq, Some(run.as_str()), event);
-            let append = Append { reserve, ..append(&session, vec![logged], !is_text) };
-            store.send(append).await.unwrap().unwrap();
+            ask(store, Append { reserve, ..append(&session, vec![logged], !is_text) }).await;
             let mut out = std::io::stdout().lock();
             writeln!(out, "acked {i} {seq}").unwrap();
             out.flush().unwrap();
@@ -1410,13 +1416,9 @@ async fn appends_for_ever(store: &Addr<Store>, i: u64) {
 fn what_was_acknowledged_survives_kill_9() {
     let folder = Folder::new();
     let mut acked: HashMap<u64, HashSet<u64>> = HashMap::new();
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = drawn_from(0x9e37_79b9_7f4a_7c15);
     for round in 0..15 {
-        // xorshift: every run of the test kills after the same numbers of acknowledgements.
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let lines = 1 + random % 400;
+        let lines = 1 + draw(400);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child_that_appends_until_it_is_killed", "--exact", "--nocapture"])
             .env(CHILD, folder.path())
@@ -1492,7 +1494,7 @@ async fn everything_is_there(path: &Path, acked: &HashMap<u64, HashSet<u64>>, ro
         let lost: Vec<_> = acked.difference(&covered).collect();
         assert!(lost.is_empty(), "round {round}: session {i} lost {lost:?}");
     }
-    store.send(Stop).await.unwrap().unwrap();
+    ask(&store, Stop).await;
     let db = rusqlite::Connection::open(path).unwrap();
     let verdict: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(verdict, "ok", "round {round}");
@@ -1506,13 +1508,7 @@ async fn everything_is_there(path: &Path, acked: &HashMap<u64, HashSet<u64>>, ro
 #[actix::test]
 async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
     let session = key("a");
-    let mut random = 0x2545_f491_4f6c_dd1d_u64;
-    let mut draw = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
+    let mut draw = drawn_from(0x2545_f491_4f6c_dd1d);
     let mut lost = 0;
     for round in 0..12 {
         let (folder, rest) = (Folder::new(), Folder::new());
@@ -1528,7 +1524,7 @@ async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
             log.push(logged(seq, Some("r"), event));
             let reserve = (seq == 1).then_some(Seq(100));
             let one = append(&session, vec![log[log.len() - 1].clone()], durable);
-            store.send(Append { reserve, ..one }).await.unwrap().unwrap();
+            ask(&store, Append { reserve, ..one }).await;
             if durable {
                 (durable_head, synced_bytes) = (seq, beside(&folder).metadata().unwrap().len());
             }
@@ -1537,7 +1533,7 @@ async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
         let cut = synced_bytes + draw(bytes.len() as u64 - synced_bytes + 1);
         std::fs::copy(folder.path(), rest.path()).unwrap();
         std::fs::write(beside(&rest), &bytes[..usize::try_from(cut).unwrap()]).unwrap();
-        store.send(Stop).await.unwrap().unwrap();
+        ask(&store, Stop).await;
 
         let store = rest.store().await;
         let loaded = load(&store, &session, 0).await.expect("the session was durable");
@@ -1546,12 +1542,11 @@ async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
         assert_eq!(loaded.events, coalesced(log.iter().take(usize::try_from(head).unwrap())));
         lost += 30 - head;
         assert_eq!(loaded.reserved, Seq(100), "round {round}");
-        let asked = FindRun { owner: Owner::Admins, idempotency_key: "k".into(), or_id: false };
-        assert!(store.send(asked).await.unwrap().unwrap().is_some(), "round {round}");
+        assert!(ask(&store, run_of(Owner::Admins, "k")).await.is_some(), "round {round}");
         let at = |seq| append(&session, vec![logged(seq, Some("r"), Event::Restarted)], true);
         store.send(at(head + 1)).await.unwrap().expect_err("a number that a client may have seen");
-        store.send(at(101)).await.unwrap().unwrap();
-        store.send(Stop).await.unwrap().unwrap();
+        ask(&store, at(101)).await;
+        ask(&store, Stop).await;
     }
     assert!(lost > 0, "no round lost anything: the model cuts nothing");
 }
@@ -1609,8 +1604,8 @@ fn a_full_disk_is_an_answer_and_not_an_end() {
         assert_eq!(load(&store, &session, 0).await.unwrap().head, Seq(seq));
         let run = format!("r{}", seq + 1);
         let next = of_run(seq + 1, &run, vec![prompt("y", None)]);
-        store.send(append(&session, next, true)).await.unwrap().unwrap();
-        store.send(Stop).await.unwrap().unwrap();
+        put(&store, &session, next).await;
+        ask(&store, Stop).await;
     });
 }
 
@@ -1625,18 +1620,17 @@ async fn who_asks_for_much_keeps_nobody_else_waiting() {
             vec![prompt(&"p".repeat(4000), None), Event::Started, text(&"t".repeat(4000)), step_ended()];
         let events = [said, vec![ended(Outcome::Completed)]].concat();
         let count = events.len() as u64;
-        store.send(append(&session, of_run(seq, &format!("r{run}"), events), false)).await.unwrap().unwrap();
+        ask(&store, append(&session, of_run(seq, &format!("r{run}"), events), false)).await;
         seq += count;
     }
     let (one, other) = (Owner::from_name("one"), Owner::from_name("other"));
     let of_one = || {
-        let question =
-            ReadHistory { session: session.clone(), limit: 100, before: None, max_bytes: usize::MAX };
+        let question = page(&session, 100, None, usize::MAX);
         store.send(AskedBy { owner: one.clone(), question })
     };
     let mut histories: Vec<_> = (0..HISTORIES).map(|_| Box::pin(of_one())).collect();
     let question = ListSessions { limit: 10, owner: Some(other.clone()), prefix: None, before: None };
-    let list = store.send(AskedBy { owner: other, question }).await.unwrap().unwrap();
+    let list = ask(&store, AskedBy { owner: other, question }).await;
     assert!(list.is_empty());
     let answered = histories.iter_mut().filter_map(|history| history.as_mut().now_or_never()).count();
     println!("{answered} of {HISTORIES} histories were answered before another owner's list");

@@ -1,6 +1,24 @@
 //! Stores of every format that ever was, and files that are none.
 
 use super::*;
+use rusqlite::Row;
+
+/// An empty file of an older format.
+fn empty(format: usize) -> Connection {
+    let db = Connection::open_in_memory().unwrap();
+    add_functions(&db).unwrap();
+    for step in &MIGRATIONS[..format] {
+        db.execute_batch(step).unwrap();
+    }
+    db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+    db.pragma_update(None, "user_version", i64::try_from(format).unwrap()).unwrap();
+    db
+}
+
+/// The rows that a query finds.
+fn rows<T>(db: &Connection, sql: &str, row: impl FnMut(&Row<'_>) -> rusqlite::Result<T>) -> Vec<T> {
+    db.prepare(sql).unwrap().query_map([], row).unwrap().collect::<Result<_, _>>().unwrap()
+}
 
 #[test]
 fn a_new_file_gets_the_tables_and_opens_again() {
@@ -33,10 +51,7 @@ fn a_newer_format_is_refused() {
 
 #[test]
 fn a_step_that_fails_leaves_the_format_before_it() {
-    let mut db = Connection::open_in_memory().unwrap();
-    db.execute_batch(MIGRATIONS[0]).unwrap();
-    db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
-    db.pragma_update(None, "user_version", 1).unwrap();
+    let mut db = empty(1);
     // In the way of the second half of the step.
     db.execute_batch("CREATE TABLE usage_days (x)").unwrap();
     migrate(&mut db).unwrap_err();
@@ -49,12 +64,7 @@ fn a_step_that_fails_leaves_the_format_before_it() {
 
 #[test]
 fn sessions_of_format_3_get_their_uuids_and_how_their_last_run_ended() {
-    let mut db = Connection::open_in_memory().unwrap();
-    for step in &MIGRATIONS[..3] {
-        db.execute_batch(step).unwrap();
-    }
-    db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
-    db.pragma_update(None, "user_version", 3).unwrap();
+    let mut db = empty(3);
     let uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
     let keys =
         ["main:websocket:ada:main".into(), format!("main:wundr:{uuid}:main"), "main:test:c:main".into()];
@@ -75,26 +85,15 @@ fn sessions_of_format_3_get_their_uuids_and_how_their_last_run_ended() {
         }
     }
     migrate(&mut db).unwrap();
-    let rows: Vec<(String, i64)> = db
-        .prepare("SELECT uuid, outcome FROM sessions ORDER BY id")
-        .unwrap()
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .unwrap()
-        .collect::<Result<_, _>>()
-        .unwrap();
+    let found: Vec<(String, i64)> =
+        rows(&db, "SELECT uuid, outcome FROM sessions ORDER BY id", |row| Ok((row.get(0)?, row.get(1)?)));
     let derived = |key: &str| SessionKey::parse(key).unwrap().uuid();
-    assert_eq!(rows, [(derived(&keys[0]), 2), (uuid.into(), 2), (derived(&keys[2]), 0)]);
+    assert_eq!(found, [(derived(&keys[0]), 2), (uuid.into(), 2), (derived(&keys[2]), 0)]);
 }
 
 /// A file of an older format, with sessions of two owners and all that names sessions by their keys.
 fn of_format(format: usize) -> Connection {
-    let db = Connection::open_in_memory().unwrap();
-    add_functions(&db).unwrap();
-    for step in &MIGRATIONS[..format] {
-        db.execute_batch(step).unwrap();
-    }
-    db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
-    db.pragma_update(None, "user_version", i64::try_from(format).unwrap()).unwrap();
+    let db = empty(format);
     for (row, (key, owner)) in (1..).zip(OLD) {
         db.execute(
             "INSERT INTO sessions (id, key, owner, created, updated, head, reserved, cleared, opened)
@@ -137,13 +136,9 @@ fn sessions_of_every_older_format_keep_their_owner_their_uuid_and_their_conversa
         let mut db = of_format(format);
         db.execute("DELETE FROM sessions WHERE id > ?", [i64::try_from(old.len()).unwrap()]).unwrap();
         migrate(&mut db).unwrap();
-        let rows: Vec<[String; 5]> = db
-            .prepare("SELECT key, owner, uuid, coalesce(uuid_before, ''), agent FROM sessions ORDER BY id")
-            .unwrap()
-            .query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]))
-            .unwrap()
-            .collect::<Result<_, _>>()
-            .unwrap();
+        let sql = "SELECT key, owner, uuid, coalesce(uuid_before, ''), agent FROM sessions ORDER BY id";
+        let sessions: Vec<[String; 5]> =
+            rows(&db, sql, |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]));
         let expected = [
             "ada/main:openclaw:main:main",
             "ada/main:websocket:ada:main",
@@ -153,7 +148,7 @@ fn sessions_of_every_older_format_keep_their_owner_their_uuid_and_their_conversa
             "broken",
         ];
         for ([key, owner, uuid, before, agent], ((was, whose), now)) in
-            rows.iter().zip(old.iter().zip(expected)).take(5)
+            sessions.iter().zip(old.iter().zip(expected)).take(5)
         {
             assert_eq!((key.as_str(), owner.as_str()), (now, *whose), "from {format}");
             let (was, now) = (SessionKey::parse(was).unwrap(), SessionKey::parse(now).unwrap());
@@ -162,21 +157,15 @@ fn sessions_of_every_older_format_keep_their_owner_their_uuid_and_their_conversa
             let is_another = was.uuid() != now.uuid();
             assert_eq!(*before, if is_another { was.uuid() } else { String::new() }, "from {format}: {now}");
         }
-        assert_eq!(rows.len(), old.len());
-        assert_eq!(rows[2][2], UUID, "who made it under one goes on with it");
+        assert_eq!(sessions.len(), old.len());
+        assert_eq!(sessions[2][2], UUID, "who made it under one goes on with it");
         let conversation = |row: i64| -> String {
             db.query_row("SELECT conversation FROM sessions WHERE id = ?", [row], |row| row.get(0)).unwrap()
         };
         let reset = if format >= 3 { 4 } else { 0 };
         assert_eq!(conversation(2), SessionKey::derived_conversation_id(OLD[1].0, 1002, reset));
         assert_eq!(conversation(3), SessionKey::derived_conversation_id(OLD[2].0, 1003, 0));
-        let usage: Vec<String> = db
-            .prepare("SELECT session FROM usage ORDER BY id LIMIT 5")
-            .unwrap()
-            .query_map([], |row| row.get(0))
-            .unwrap()
-            .collect::<Result<_, _>>()
-            .unwrap();
+        let usage: Vec<String> = rows(&db, "SELECT session FROM usage ORDER BY id LIMIT 5", |row| row.get(0));
         assert_eq!(usage, expected[..5], "from {format}");
     }
 }
@@ -199,11 +188,7 @@ fn what_names_sessions_by_their_keys_follows_them() {
     )
     .unwrap();
     migrate(&mut db).unwrap();
-    let texts = |sql: &str| -> Vec<String> {
-        let mut statement = db.prepare(sql).unwrap();
-        let rows = statement.query_map([], |row| row.get(0)).unwrap();
-        rows.collect::<Result<_, _>>().unwrap()
-    };
+    let texts = |sql: &str| -> Vec<String> { rows(&db, sql, |row| row.get(0)) };
     assert_eq!(
         texts("SELECT session || ' > ' || coalesce(result_to, '-') FROM jobs ORDER BY job"),
         [
