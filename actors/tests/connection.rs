@@ -320,6 +320,19 @@ struct Edge {
 }
 
 impl Edge {
+    async fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::default();
+        change(&mut options);
+        Self::start(options).await
+    }
+
+    /// One that lets nobody in without a credential.
+    async fn guarded(change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options { credentials_required: true, ..Options::default() };
+        change(&mut options);
+        Self::start(options).await
+    }
+
     async fn start(options: Options) -> Self {
         let seen = Arc::new(Seen::default());
         let sessions = Sessions {
@@ -405,6 +418,26 @@ impl Edge {
         socket
     }
 
+    /// Let in by its token, with the hello read.
+    async fn member(&self, token: &str) -> Socket {
+        let mut socket = self.ws().await;
+        say(&mut socket, json!({ "token": token })).await;
+        assert_eq!(next(&mut socket).await["ok"], true);
+        socket
+    }
+
+    /// A bare socket on which an upgrade was asked for.
+    async fn asked(&self) -> TcpStream {
+        self.asked_and_sent(&[]).await
+    }
+
+    /// The same, with more bytes right behind the request, in one write.
+    async fn asked_and_sent(&self, more: &[u8]) -> TcpStream {
+        let mut socket = self.tcp().await;
+        socket.write_all(&[upgrade_request("/ws", "").as_bytes(), more].concat()).await.unwrap();
+        socket
+    }
+
     async fn observe(&self) -> Observed {
         self.listener.send(Observe).await.unwrap()
     }
@@ -421,6 +454,35 @@ impl Edge {
             actix::clock::sleep(Duration::from_millis(5)).await;
         }
     }
+
+    /// What the stand-in has seen, when it has.
+    async fn soon<T>(&self, what: &str, look: impl Fn(&Seen) -> Option<T>) -> T {
+        let seen = async {
+            loop {
+                if let Some(found) = look(&self.seen) {
+                    return found;
+                }
+                actix::clock::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        within(what, seen).await
+    }
+
+    /// Who has joined, when there is one.
+    async fn joined(&self) -> Join {
+        self.soon("somebody joins", |seen| seen.joined.lock().unwrap().pop()).await
+    }
+
+    /// The device that waits for a decision, when there is one.
+    async fn arrival(&self) -> Arrived {
+        self.soon("a device arrives", |seen| seen.arrived.lock().unwrap().pop()).await
+    }
+}
+
+/// A ping has its answer.
+async fn is_answered(socket: &mut Socket) {
+    say(socket, json!({ "id": "1", "method": "ping" })).await;
+    assert_eq!(next(socket).await["result"], "pong");
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -469,10 +531,18 @@ fn header(first: u8, length: u64) -> Vec<u8> {
 async fn http(edge: &Edge, request: &str) -> String {
     let mut socket = edge.tcp().await;
     socket.write_all(request.as_bytes()).await.unwrap();
+    String::from_utf8(to_the_end(&mut socket, "an answer over http").await).unwrap()
+}
+
+/// All that comes up to the end. A refused connection may end in a reset.
+async fn to_the_end(socket: &mut TcpStream, what: &str) -> Vec<u8> {
     let mut answer = Vec::new();
-    // A refused connection may end in a reset.
-    let _ = within("an answer over http", socket.read_to_end(&mut answer)).await;
-    String::from_utf8(answer).unwrap()
+    let _ = within(what, socket.read_to_end(&mut answer)).await;
+    answer
+}
+
+async fn whole(socket: &mut TcpStream) -> String {
+    String::from_utf8_lossy(&to_the_end(socket, "an answer").await).into_owned()
 }
 
 async fn get(edge: &Edge, path: &str) -> String {
@@ -501,12 +571,8 @@ async fn a_client_is_greeted_and_answered() {
     assert_eq!(next(&mut socket).await["id"], "0");
     socket.close(None).await.unwrap();
     edge.until("empty", |observed| observed.children.is_empty()).await;
-    within("departure", async {
-        while edge.seen.gone.lock().unwrap().is_empty() || edge.seen.left.lock().unwrap().is_empty() {
-            actix::clock::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    edge.soon("departure", |seen| seen.gone.lock().unwrap().pop()).await;
+    edge.soon("departure from the hub", |seen| seen.left.lock().unwrap().pop()).await;
 }
 
 #[actix::test]
@@ -525,7 +591,7 @@ async fn every_worker_enters_its_arbiter() {
 
 #[actix::test]
 async fn a_credential_opens_and_a_wrong_one_closes() {
-    let edge = Edge::start(Options { credentials_required: true, ..Options::default() }).await;
+    let edge = Edge::guarded(|_| {}).await;
     let mut socket = edge.ws().await;
     say(&mut socket, json!({ "token": "right" })).await;
     // Frames right behind a handshake wait for it.
@@ -545,38 +611,27 @@ async fn a_credential_opens_and_a_wrong_one_closes() {
 
 #[actix::test]
 async fn a_handshake_has_a_deadline() {
-    let mut options = Options { credentials_required: true, ..Options::default() };
-    options.gateway.handshake_timeout = Duration::from_millis(50);
-    let edge = Edge::start(options).await;
+    let edge = Edge::guarded(|options| options.gateway.handshake_timeout = Duration::from_millis(50)).await;
     let mut socket = edge.ws().await;
     assert_eq!(next(&mut socket).await["error"], "auth_failed");
     assert_eq!(closed(&mut socket).await, 4001);
     // One that never even asks for an upgrade is closed as well.
     let mut silent = edge.tcp().await;
-    let mut rest = Vec::new();
-    let _ = within("a silent socket is closed", silent.read_to_end(&mut rest)).await;
+    to_the_end(&mut silent, "a silent socket is closed").await;
     edge.until("empty", |observed| observed.children.is_empty()).await;
 }
 
 #[actix::test]
 async fn scope_and_rate_are_checked_before_parameters() {
-    let mut options = Options { credentials_required: true, ..Options::default() };
-    options.limits.requests_burst = 6;
-    let edge = Edge::start(options).await;
-    let mut reader = edge.ws().await;
-    say(&mut reader, json!({ "token": "reader" })).await;
-    next(&mut reader).await;
+    let edge = Edge::guarded(|options| options.limits.requests_burst = 6).await;
+    let mut reader = edge.member("reader").await;
     say(&mut reader, json!({ "id": "1", "method": "chat.send", "params": {} })).await;
     assert_eq!(next(&mut reader).await, json!({ "id": "1", "error": "forbidden: needs write" }));
     say(&mut reader, json!({ "id": "2", "method": "plugin.load", "params": { "name": "x" } })).await;
     assert_eq!(next(&mut reader).await, json!({ "id": "2", "error": "forbidden: needs admin" }));
 
     // Two connections of one principal share its rate.
-    let (mut first, mut second) = (edge.ws().await, edge.ws().await);
-    for socket in [&mut first, &mut second] {
-        say(socket, json!({ "token": "right" })).await;
-        next(socket).await;
-    }
+    let (mut first, mut second) = (edge.member("right").await, edge.member("right").await);
     say(&mut first, prompt("1", "stream 1 1")).await;
     assert_eq!(next(&mut first).await["event"], "text");
     say(&mut second, json!({ "id": "1", "method": "chat.send", "params": {} })).await;
@@ -592,13 +647,10 @@ async fn an_announced_gigabyte_is_refused_before_it_comes() {
         let mut options = Options { credentials_required, ..Options::default() };
         options.limits.requests_burst = 0;
         let edge = Edge::start(options).await;
-        let mut socket = edge.tcp().await;
-        socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+        let mut socket = edge.asked().await;
         // Not one byte of its payload.
         socket.write_all(&header(0x81, length)).await.unwrap();
-        let mut answer = Vec::new();
-        let _ = within("an answer", socket.read_to_end(&mut answer)).await;
-        let answer = String::from_utf8_lossy(&answer);
+        let answer = whole(&mut socket).await;
         assert!(answer.contains(r#"{"error":"frame_too_large","code":1009}"#), "{answer}");
     }
 }
@@ -606,8 +658,7 @@ async fn an_announced_gigabyte_is_refused_before_it_comes() {
 #[actix::test]
 async fn what_still_comes_after_a_refusal_is_thrown_away() {
     let edge = Edge::start(Options::default()).await;
-    let mut socket = edge.tcp().await;
-    socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+    let mut socket = edge.asked().await;
     socket.write_all(&header(0x81, 1 << 30)).await.unwrap();
     let (mut reading, mut writing) = socket.into_split();
     let flood = actix::spawn(async move {
@@ -617,15 +668,8 @@ async fn what_still_comes_after_a_refusal_is_thrown_away() {
             written += chunk.len();
         }
     });
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    while let Ok(read) = within("an answer", reading.read(&mut buffer)).await {
-        answer.extend_from_slice(&buffer[..read]);
-        if read == 0 || String::from_utf8_lossy(&answer).contains("frame_too_large") {
-            break;
-        }
-    }
-    assert!(String::from_utf8_lossy(&answer).contains("frame_too_large"));
+    let is_told = |read: &[u8]| String::from_utf8_lossy(read).contains("frame_too_large");
+    until_read(&mut reading, "frame_too_large", is_told).await;
     flood.abort();
     drop(reading);
     edge.until("empty", |observed| observed.children.is_empty()).await;
@@ -640,24 +684,19 @@ async fn the_sum_of_fragments_is_limited_and_large_messages_pass() {
     say(&mut socket, json!({ "id": "2", "method": "ping" })).await;
     assert_eq!(next(&mut socket).await, json!({ "id": "2", "result": "pong" }));
 
-    let mut raw = edge.tcp().await;
-    raw.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+    let mut raw = edge.asked().await;
     // A request in two fragments, with a ping between them.
     let text = br#"{"id":"3","method":"ping"}"#;
     let (left, right) = text.split_at(10);
     for (first, payload) in [(0x01, left), (0x89, &b"x"[..]), (0x80, right)] {
-        raw.write_all(&header(first, payload.len() as u64)).await.unwrap();
-        raw.write_all(payload).await.unwrap();
+        raw.write_all(&frame(first, payload)).await.unwrap();
     }
     // More than a megabyte, in pieces that each are small.
     for piece in 0..18 {
         let opcode = if piece == 0 { 0x01 } else { 0x00 };
-        raw.write_all(&header(opcode, 60_000)).await.unwrap();
-        raw.write_all(&[b' '; 60_000]).await.unwrap();
+        raw.write_all(&frame(opcode, &[b' '; 60_000])).await.unwrap();
     }
-    let mut answer = Vec::new();
-    let _ = within("an answer", raw.read_to_end(&mut answer)).await;
-    let answer = String::from_utf8_lossy(&answer);
+    let answer = whole(&mut raw).await;
     assert!(answer.contains(r#"{"id":"3","result":"pong"}"#), "{answer}");
     assert!(answer.contains("frame_too_large"), "{answer}");
 }
@@ -667,7 +706,7 @@ async fn broken_frames_close_with_the_code_of_the_rfc() {
     let edge = Edge::start(Options::default()).await;
     let cases: [(Vec<u8>, u16); 6] = [
         (vec![0x81, 0x01, b'x'], 1002),
-        ([header(0x81, 2), vec![0xc3, 0x28]].concat(), 1007),
+        (frame(0x81, &[0xc3, 0x28]), 1007),
         (header(0xf1, 0), 1002),
         (vec![0x83, 0x80], 1002),
         (vec![0x09, 0x80, 0, 0, 0, 0], 1002),
@@ -675,11 +714,9 @@ async fn broken_frames_close_with_the_code_of_the_rfc() {
     ];
     let edge = &edge;
     futures::future::join_all(cases.map(|(frame, code)| async move {
-        let mut socket = edge.tcp().await;
-        socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+        let mut socket = edge.asked().await;
         socket.write_all(&frame).await.unwrap();
-        let mut answer = Vec::new();
-        let _ = within("an answer", socket.read_to_end(&mut answer)).await;
+        let answer = to_the_end(&mut socket, "an answer").await;
         let close = answer.windows(4).any(|window| window[0] == 0x88 && window[2..] == code.to_be_bytes());
         assert!(close, "{frame:02x?}: no close {code} in {:?}", String::from_utf8_lossy(&answer));
     }))
@@ -692,19 +729,14 @@ async fn frames_may_come_byte_by_byte() {
     let mut socket = edge.tcp().await;
     socket.set_nodelay(true).unwrap();
     socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
-    let text = br#"{"id":"1","method":"ping"}"#;
-    let frame = [header(0x81, text.len() as u64), text.to_vec()].concat();
+    let frame = frame(0x81, br#"{"id":"1","method":"ping"}"#);
     for byte in frame.repeat(3).chunks(1) {
         socket.write_all(byte).await.unwrap();
         actix::clock::sleep(Duration::from_micros(200)).await;
     }
-    let mut answer = String::new();
-    while answer.matches(r#"{"id":"1","result":"pong"}"#).count() < 3 {
-        let mut buffer = [0; 1024];
-        let read = within("pongs", socket.read(&mut buffer)).await.unwrap();
-        assert_ne!(read, 0, "closed after {answer:?}");
-        answer.push_str(&String::from_utf8_lossy(&buffer[..read]));
-    }
+    let pong = r#"{"id":"1","result":"pong"}"#;
+    let are_three = |read: &[u8]| String::from_utf8_lossy(read).matches(pong).count() >= 3;
+    until_read(&mut socket, "pongs", are_three).await;
 }
 
 /// However broken, the peer is closed and nobody else notices.
@@ -721,11 +753,9 @@ async fn garbage_hurts_nobody_else() {
             state ^= state << 17;
             garbage.extend(state.to_be_bytes());
         }
-        let mut socket = edge.tcp().await;
-        socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+        let mut socket = edge.asked().await;
         let _ = socket.write_all(&garbage).await;
-        say(&mut steady, json!({ "id": "1", "method": "ping" })).await;
-        assert_eq!(next(&mut steady).await["result"], "pong");
+        is_answered(&mut steady).await;
     }
     edge.until("alone", |observed| observed.children.len() == 1).await;
 }
@@ -803,34 +833,24 @@ async fn answers_to_a_peer_that_does_not_read_are_bounded() {
 
 #[actix::test]
 async fn a_reader_that_takes_nothing_is_ended() {
-    let mut options = Options::default();
-    options.gateway.slow_consumer_timeout = Duration::from_millis(100);
-    let edge = Edge::start(options).await;
+    let edge = Edge::with(|options| options.gateway.slow_consumer_timeout = Duration::from_millis(100)).await;
     let mut slow = edge.client().await;
     let mut other = edge.client().await;
     say(&mut slow, prompt("1", "stream 100000 1000")).await;
     let observed = edge.until("only one left", |observed| observed.children.len() == 1).await;
     assert_eq!(observed.state["closed"], json!({ "slow": 1 }));
-    say(&mut other, json!({ "id": "1", "method": "ping" })).await;
-    assert_eq!(next(&mut other).await["result"], "pong");
+    is_answered(&mut other).await;
     let mut end = None;
     while let Some(Ok(message)) = within("the rest", slow.next()).await {
         end = Some(message);
     }
     assert!(!matches!(end, Some(Message::Text(text)) if text.contains("done")));
-    within("departure", async {
-        while edge.seen.gone.lock().unwrap().is_empty() {
-            actix::clock::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    edge.soon("departure", |seen| seen.gone.lock().unwrap().pop()).await;
 }
 
 #[actix::test]
 async fn one_whose_actor_hears_nothing_is_ended_when_its_credential_is_revoked() {
-    let mut options = Options::default();
-    options.gateway.slow_consumer_timeout = 100 * STUCK;
-    let edge = Edge::start(options).await;
+    let edge = Edge::with(|options| options.gateway.slow_consumer_timeout = 100 * STUCK).await;
     let mut deaf = edge.client().await;
     say(&mut deaf, prompt("1", "stream 100000 1000")).await;
     edge.until("blocked", |observed| observed.children[0].state["blocked"] == true).await;
@@ -864,8 +884,7 @@ async fn a_peer_that_says_goodbye_and_reads_nothing_leaves_no_socket_behind() {
     let mut socket = socket.connect(edge.address).await.unwrap();
     let peer = socket.local_addr().unwrap();
     socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
-    let text = br#"{"id":"1","method":"status"}"#;
-    let ask = [header(0x81, text.len() as u64), text.to_vec()].concat();
+    let ask = frame(0x81, br#"{"id":"1","method":"status"}"#);
     // Until the kernel holds what we do not read, and the daemon hears us still.
     while send_queue(&edge, peer) < 4000 {
         socket.write_all(&ask).await.unwrap();
@@ -904,12 +923,8 @@ async fn a_silent_peer_is_closed_and_one_that_answers_pings_is_not() {
 
 #[actix::test]
 async fn a_flood_before_the_handshake_costs_the_oldest() {
-    let mut options = Options { credentials_required: true, ..Options::default() };
-    options.limits.unauthenticated = 4;
-    let edge = Edge::start(options).await;
-    let mut member = edge.ws().await;
-    say(&mut member, json!({ "token": "right" })).await;
-    next(&mut member).await;
+    let edge = Edge::guarded(|options| options.limits.unauthenticated = 4).await;
+    let mut member = edge.member("right").await;
     let mut oldest = edge.ws().await;
     let mut flood = Vec::new();
     for _ in 0..20 {
@@ -917,26 +932,20 @@ async fn a_flood_before_the_handshake_costs_the_oldest() {
     }
     assert_eq!(next(&mut oldest).await, json!({ "error": "overloaded", "code": 1013 }));
     assert_eq!(closed(&mut oldest).await, 1013);
-    let mut newest = edge.ws().await;
-    say(&mut newest, json!({ "token": "right" })).await;
-    assert_eq!(next(&mut newest).await["ok"], true);
-    say(&mut member, json!({ "id": "1", "method": "ping" })).await;
-    assert_eq!(next(&mut member).await["result"], "pong");
+    let _newest = edge.member("right").await;
+    is_answered(&mut member).await;
     let observed = edge.until("few", |observed| observed.children.len() <= 7).await;
     assert!(observed.state["unauthenticated"].as_u64().unwrap() <= 4, "{observed:?}");
 }
 
 #[actix::test]
 async fn one_connection_too_many_is_told() {
-    let mut options = Options::default();
-    options.gateway.max_connections = 2;
-    let edge = Edge::start(options).await;
+    let edge = Edge::with(|options| options.gateway.max_connections = 2).await;
     let (mut first, _second) = (edge.client().await, edge.client().await);
     let answer = http(&edge, &upgrade_request("/ws", "")).await;
     assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
     assert!(answer.contains(r#"{"error":"too many connections (max_connections = 2)"}"#), "{answer}");
-    say(&mut first, json!({ "id": "1", "method": "ping" })).await;
-    assert_eq!(next(&mut first).await["result"], "pong");
+    is_answered(&mut first).await;
     assert!(get(&edge, "/healthz").await.starts_with("HTTP/1.1 200"));
     drop(first);
     edge.until("room", |observed| observed.children.len() == 1).await;
@@ -945,9 +954,7 @@ async fn one_connection_too_many_is_told() {
 
 #[actix::test]
 async fn a_place_is_for_those_who_show_who_they_are() {
-    let mut options = Options { credentials_required: true, ..Options::default() };
-    options.gateway.max_connections = 1;
-    let edge = Edge::start(options).await;
+    let edge = Edge::guarded(|options| options.gateway.max_connections = 1).await;
     // Nobody has it when these upgrade.
     let (mut first, mut second) = (edge.ws().await, edge.ws().await);
     say(&mut first, json!({ "token": "right" })).await;
@@ -957,8 +964,19 @@ async fn a_place_is_for_those_who_show_who_they_are() {
     assert_eq!(closed(&mut second).await, 1013);
     let answer = http(&edge, &upgrade_request("/ws", "")).await;
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: 5"), "{answer}");
-    say(&mut first, json!({ "id": "1", "method": "ping" })).await;
-    assert_eq!(next(&mut first).await["result"], "pong");
+    is_answered(&mut first).await;
+}
+
+/// A protocol of this path, to be spoken by a dialect of a test.
+fn protocol(path: &'static str) -> Protocol {
+    Protocol {
+        path,
+        name: &path[1..],
+        may_skip: true,
+        is_announced_to: false,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
+        dialect: |_| unreachable!("each test has a dialect of its own"),
+    }
 }
 
 /// A dialect that panics when it is told to.
@@ -981,14 +999,7 @@ impl Dialect for Fragile {
 #[actix::test]
 async fn a_panic_ends_its_own_connection_only() {
     let mut options = Options::default();
-    options.protocols.push(Protocol {
-        path: "/fragile",
-        name: "fragile",
-        may_skip: true,
-        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
-        is_announced_to: false,
-        dialect: |_| Box::new(Fragile),
-    });
+    options.protocols.push(Protocol { dialect: |_| Box::new(Fragile), ..protocol("/fragile") });
     let edge = Edge::start(options).await;
     let mut steady = edge.client().await;
     for _ in 0..3 {
@@ -997,8 +1008,7 @@ async fn a_panic_ends_its_own_connection_only() {
         fragile.send(Message::text("x")).await.unwrap();
         assert_eq!(closed(&mut fragile).await, 1011);
     }
-    say(&mut steady, json!({ "id": "1", "method": "ping" })).await;
-    assert_eq!(next(&mut steady).await["result"], "pong");
+    is_answered(&mut steady).await;
     edge.until("one left", |observed| observed.children.len() == 1).await;
 }
 
@@ -1024,12 +1034,9 @@ impl Dialect for Measures {
 async fn each_protocol_has_a_largest_frame_of_its_own() {
     let mut options = Options::default();
     options.protocols.push(Protocol {
-        path: "/roomy",
-        name: "roomy",
-        may_skip: true,
-        is_announced_to: false,
         max_payload_bytes: |terms| terms.openclaw.max_payload_bytes,
         dialect: |_| Box::new(Measures),
+        ..protocol("/roomy")
     });
     let edge = Edge::start(options).await;
     let mut roomy = edge.upgraded("/roomy").await.unwrap();
@@ -1054,12 +1061,7 @@ async fn a_client_that_leaves_within_a_stream_is_forgotten() {
     next(&mut leaving).await;
     drop(leaving);
     edge.until("empty", |observed| observed.children.is_empty()).await;
-    within("departure", async {
-        while edge.seen.gone.lock().unwrap().len() != 1 {
-            actix::clock::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    edge.soon("departure", |seen| seen.gone.lock().unwrap().pop()).await;
 }
 
 #[actix::test]
@@ -1176,42 +1178,11 @@ async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
     let mut options = Options { credentials_required: required, ..Options::default() };
     options.gateway.handshake_timeout = handshake_timeout;
     options.protocols.push(Protocol {
-        path: "/bound",
-        name: "bound",
         may_skip: false,
-        max_payload_bytes: |_| 1 << 20,
-        is_announced_to: false,
         dialect: |setup| Box::new(Bound { deadline: Some(setup.handshake_deadline), known: false }),
+        ..protocol("/bound")
     });
     Edge::start(options).await
-}
-
-impl Edge {
-    /// Who has joined, when there is one.
-    async fn joined(&self) -> Join {
-        within("somebody joins", async {
-            loop {
-                if let Some(join) = self.seen.joined.lock().unwrap().pop() {
-                    return join;
-                }
-                actix::clock::sleep(Duration::from_millis(2)).await;
-            }
-        })
-        .await
-    }
-
-    /// The device that waits for a decision, when there is one.
-    async fn arrival(&self) -> (Admit, oneshot::Sender<Result<Admitted, Error>>) {
-        within("a device arrives", async {
-            loop {
-                if let Some(arrived) = self.seen.arrived.lock().unwrap().pop() {
-                    return arrived;
-                }
-                actix::clock::sleep(Duration::from_millis(2)).await;
-            }
-        })
-        .await
-    }
 }
 
 fn ada() -> Admitted {
@@ -1277,12 +1248,7 @@ async fn the_deadline_of_the_handshake_holds_while_somebody_decides() {
     // The answer comes too late and lets nobody in.
     let _ = decide.send(Ok(ada()));
     drop(socket);
-    within("it is gone", async {
-        while edge.seen.gone.lock().unwrap().is_empty() {
-            actix::clock::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+    edge.soon("departure", |seen| seen.gone.lock().unwrap().pop()).await;
     assert!(edge.seen.joined.lock().unwrap().is_empty());
 }
 
@@ -1315,17 +1281,13 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 /// Reads up to the end of a Close frame with this code; what came before it.
 async fn read_to_close(socket: &mut TcpStream, code: u16) -> Vec<u8> {
     let [high, low] = code.to_be_bytes();
-    let (mut read, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
+    let end = |read: &[u8]| {
         let end = read.windows(4).position(|bytes| bytes[0] == 0x88 && bytes[2..] == [high, low]);
-        if let Some(end) = end.filter(|end| read.len() >= end + 2 + usize::from(read[end + 1])) {
-            read.truncate(end);
-            return read;
-        }
-        let bytes = within("a close", socket.read(&mut piece)).await.unwrap();
-        assert!(bytes > 0, "no close {code} in {:?}", String::from_utf8_lossy(&read));
-        read.extend_from_slice(&piece[..bytes]);
-    }
+        end.filter(|end| read.len() >= end + 2 + usize::from(read[end + 1]))
+    };
+    let mut read = until_read(socket, &format!("close {code}"), |read| end(read).is_some()).await;
+    read.truncate(end(&read).unwrap());
+    read
 }
 
 /// How long it takes until the other half is closed; nothing comes before.
@@ -1346,31 +1308,21 @@ async fn the_last_close_is_followed_by_the_end_of_the_connection_at_once() {
     let mut shortest = [Duration::MAX; 4];
     for _ in 0..5 {
         // The peer says goodbye first.
-        let mut socket = edge.tcp().await;
-        let request = upgrade_request("/ws", "");
-        socket
-            .write_all(&[request.as_bytes(), &frame(0x81, br#"{"token":"right"}"#)].concat())
-            .await
-            .unwrap();
+        let mut socket = edge.asked_and_sent(&frame(0x81, br#"{"token":"right"}"#)).await;
         socket.write_all(&goodbye).await.unwrap();
         let said = read_to_close(&mut socket, 1000).await;
         assert!(String::from_utf8_lossy(&said).contains(r#"{"ok":true"#), "what came before it is there");
         shortest[0] = shortest[0].min(until_the_end(&mut socket).await);
 
         // The daemon does, and the peer answers.
-        let mut socket = edge.tcp().await;
-        socket
-            .write_all(&[request.as_bytes(), &frame(0x81, br#"{"token":"wrong"}"#)].concat())
-            .await
-            .unwrap();
+        let mut socket = edge.asked_and_sent(&frame(0x81, br#"{"token":"wrong"}"#)).await;
         let said = read_to_close(&mut socket, 4001).await;
         assert!(String::from_utf8_lossy(&said).contains("auth_failed"));
         socket.write_all(&goodbye).await.unwrap();
         shortest[1] = shortest[1].min(until_the_end(&mut socket).await);
 
         // The peer can't be understood: nothing it says from then on counts.
-        let mut socket = edge.tcp().await;
-        socket.write_all(&[request.as_bytes(), &[0x83, 0x80]].concat()).await.unwrap();
+        let mut socket = edge.asked_and_sent(&[0x83, 0x80]).await;
         read_to_close(&mut socket, 1002).await;
         shortest[2] = shortest[2].min(until_the_end(&mut socket).await);
 
@@ -1378,12 +1330,8 @@ async fn the_last_close_is_followed_by_the_end_of_the_connection_at_once() {
         let mut socket = edge.tcp().await;
         let refused = upgrade_request("/ws", "Origin: https://elsewhere.example\r\n");
         socket.write_all(refused.as_bytes()).await.unwrap();
-        let (mut read, mut piece) = (Vec::new(), [0; 4096]);
-        while !read.ends_with(b"}") {
-            let bytes = within("a refusal", socket.read(&mut piece)).await.unwrap();
-            read.extend_from_slice(&piece[..bytes]);
-        }
-        assert!(read.starts_with(b"HTTP/1.1 403 "));
+        let refusal = until_read(&mut socket, "a refusal", |read| read.ends_with(b"}")).await;
+        assert!(refusal.starts_with(b"HTTP/1.1 403 "));
         shortest[3] = shortest[3].min(until_the_end(&mut socket).await);
     }
     println!("from the last close to the end of the connection: {shortest:?}");
@@ -1394,15 +1342,10 @@ async fn the_last_close_is_followed_by_the_end_of_the_connection_at_once() {
 async fn what_was_said_before_a_close_is_delivered() {
     const BYTES: usize = 300_000;
     let edge = Edge::start(Options { status_reply_bytes: BYTES, ..Options::default() }).await;
-    let mut socket = edge.tcp().await;
-    let ask = br#"{"id":"1","method":"status"}"#;
-    socket.write_all(&[upgrade_request("/ws", "").as_bytes(), &frame(0x81, ask)].concat()).await.unwrap();
+    let mut socket = edge.asked_and_sent(&frame(0x81, br#"{"id":"1","method":"status"}"#)).await;
     // Some of the answer is there, the rest waits for a peer that is slow to read and goes on sending.
-    let (mut read, mut piece) = (Vec::new(), [0; 4096]);
-    while !read.windows(4).any(|bytes| bytes == b"xxxx") {
-        let bytes = within("the answer", socket.read(&mut piece)).await.unwrap();
-        read.extend_from_slice(&piece[..bytes]);
-    }
+    let begins = |read: &[u8]| read.windows(4).any(|bytes| bytes == b"xxxx");
+    let mut read = until_read(&mut socket, "the answer", begins).await;
     socket.write_all(&frame(0x88, &1000_u16.to_be_bytes())).await.unwrap();
     socket.write_all(&frame(0x81, &[b'y'; 10_000])).await.unwrap();
     actix::clock::sleep(Duration::from_millis(100)).await;
@@ -1421,20 +1364,28 @@ async fn raw(edge: &Edge, path: &str) -> TcpStream {
 
 /// Reads until this was said.
 async fn until_said(socket: &mut TcpStream, what: &str) {
+    until_read(socket, what, |read| String::from_utf8_lossy(read).contains(what)).await;
+}
+
+/// Reads until what was read is so.
+async fn until_read(
+    socket: &mut (impl AsyncReadExt + Unpin),
+    what: &str,
+    is_enough: impl Fn(&[u8]) -> bool,
+) -> Vec<u8> {
     let (mut read, mut piece) = (Vec::new(), [0; 4096]);
-    while !String::from_utf8_lossy(&read).contains(what) {
+    while !is_enough(&read) {
         let bytes = within(what, socket.read(&mut piece)).await.unwrap();
         assert!(bytes > 0, "no {what} in {:?}", String::from_utf8_lossy(&read));
         read.extend_from_slice(&piece[..bytes]);
     }
+    read
 }
 
 #[actix::test]
 async fn unfinished_messages_have_room_together_and_the_largest_gives_way() {
     const ROOM: usize = 4 << 20;
-    let mut options = Options::default();
-    options.gateway.max_unfinished_bytes = ROOM;
-    let edge = Edge::start(options).await;
+    let edge = Edge::with(|options| options.gateway.max_unfinished_bytes = ROOM).await;
     let held = async || edge.observe().await.state["unfinished_bytes"].as_u64().unwrap() as usize;
     // A small one stays whatever the large ones do.
     let ping = br#"{"id":"1","method":"ping"}"#;
@@ -1480,9 +1431,7 @@ async fn unfinished_messages_have_room_together_and_the_largest_gives_way() {
 
 #[actix::test]
 async fn a_message_has_to_be_complete_in_time() {
-    let mut options = Options::default();
-    options.gateway.message_timeout = Duration::from_millis(300);
-    let edge = Edge::start(options).await;
+    let edge = Edge::with(|options| options.gateway.message_timeout = Duration::from_millis(300)).await;
     let ping = br#"{"id":"1","method":"ping"}"#;
     // Silent between messages for longer than one may take.
     let mut patient = raw(&edge, "/ws").await;
@@ -1526,13 +1475,10 @@ async fn a_message_has_to_be_complete_in_time() {
 
 #[actix::test]
 async fn only_who_may_write_may_send_much() {
-    let mut options = Options { credentials_required: true, ..Options::default() };
-    options.gateway.max_payload_bytes = 32 << 20;
-    let edge = Edge::start(options).await;
+    let edge = Edge::guarded(|options| options.gateway.max_payload_bytes = 32 << 20).await;
     for (token, is_refused) in [("reader", true), ("right", false)] {
-        let mut socket = edge.tcp().await;
         let shown = frame(0x81, json!({ "token": token }).to_string().as_bytes());
-        socket.write_all(&[upgrade_request("/ws", "").as_bytes(), &shown].concat()).await.unwrap();
+        let mut socket = edge.asked_and_sent(&shown).await;
         until_said(&mut socket, r#"{"ok":true"#).await;
         // A megabyte passes, and what is no more than announced is refused beyond it.
         socket.write_all(&frame(0x81, &vec![b' '; 1 << 20])).await.unwrap();
