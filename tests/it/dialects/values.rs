@@ -3,39 +3,43 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::scope;
-use clawmux_core::error::credential::CredentialFault;
-use clawmux_core::access::{About};
-use clawmux_core::ids::{Owner, ApprovalId, RunId, Seq, SessionKey};
-use clawmux_core::principal::Principal;
-use clawmux_core::scope::{Scope, Scopes};
+use clawmux_core::access::About;
 use clawmux_core::agents::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
 use clawmux_core::agents::team::{Coordination, Relayed, Sent, TeamNews, TeamReply, TeamState, TeamStatus};
-use clawmux_core::provider::model::ModelRef;
+use clawmux_core::area::Noted;
 use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
 use clawmux_core::conversation::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
 use clawmux_core::conversation::event::{Cause, Event, Forgotten, Logged, Outcome};
-use clawmux_core::tools::call::{ToolCall, ToolResult};
-use clawmux_core::provider::usage::Usage;
-use clawmux_core::conversation::reply::{Aborted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview, SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, UnderWay, Unwatched, Watching};
+use clawmux_core::conversation::reply::{
+    Aborted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview,
+    SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, UnderWay, Unwatched,
+    Watching,
+};
 use clawmux_core::conversation::transcript::{Entry, History, Message, Role, Said, Transcript};
 use clawmux_core::daemon::announcement::{Announcement, ChangeReason, SessionChange};
 use clawmux_core::daemon::command::{DaemonReply, DayUsage, LogTail, Overview, Status};
-use clawmux_core::area::Noted;
 use clawmux_core::daemon::health::{Figures, Part, Report};
 use clawmux_core::daemon::operator::{self, BackupReport, FoundSession, OperatorReply};
 use clawmux_core::daemon::presence::{Presence, Present};
+use clawmux_core::error::credential::CredentialFault;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::ids::{ApprovalId, Owner, RunId, Seq, SessionKey};
 use clawmux_core::memory::file::{FileAbout, FileId, FileList, FileReply, FileRow, Piece, UploadId, Written};
 use clawmux_core::memory::{self, Found, Kind, MemoryReply, Remembered, Stored, Tier};
+use clawmux_core::principal::Principal;
 use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::{Assignment, Settings};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::meter::{Budget, Period};
+use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{JobReply, Ran};
+use clawmux_core::scope;
+use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::node::{Invoked, NodeFailure, NodeReply, NodeRow};
 use clawmux_core::tools::plugin::{PluginReply, PluginSummary, Unloaded};
 use serde_json::Value;
