@@ -11,7 +11,7 @@ pub trait Area {
 pub trait Question: Into<Self::Area> {
     /// The area's commands.
     type Area: Area;
-    /// What it is answered.
+    /// The reply to this question alone.
     type Answer;
 
     /// Its answer among the area's replies; none where that is another's.

@@ -127,7 +127,7 @@ pub(crate) fn uuid_of(text: &str) -> String {
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
-/// The position of an event in the log of its session. The first event has number 1; 0 is
+/// The position of an event in the event log of its session. The first event has number 1; 0 is
 /// "before everything". Numbers are never used twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
@@ -449,7 +449,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// How the log names it: empty for the admins.
+    /// How the store names it: empty for the admins.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Admins => "",
@@ -457,7 +457,7 @@ impl Owner {
         }
     }
 
-    /// The owner the log names so.
+    /// The owner the store names so.
     pub fn from_name(name: &str) -> Self {
         if name.is_empty() { Self::Admins } else { Self::Credential(name.into()) }
     }

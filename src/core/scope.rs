@@ -13,9 +13,9 @@ pub enum Scope {
     Teams,
     /// Decide tool calls of others.
     Approve,
-    /// Pair devices and nodes.
+    /// Approve and remove devices and nodes.
     Pair,
-    /// Everything, and everybody's.
+    /// Operate the daemon, and act on everybody's sessions.
     Admin,
 }
 
@@ -101,13 +101,13 @@ impl Scopes {
         self.and(other) == other
     }
 
-    /// What is in either.
+    /// The union of both.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// What is in both.
+    /// The intersection of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -124,7 +124,7 @@ fn bit(scope: Scope) -> u8 {
     1 << scope as u8
 }
 
-/// As what somebody connects.
+/// What a connection is for, as its client claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
     /// To use agents, or to run the daemon.

@@ -3,12 +3,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The value of now.
+/// A value that readers share and that is replaced as a whole.
 #[derive(Debug, Default)]
 pub struct Swappable<T>(RwLock<Arc<T>>);
 
 impl<T> Swappable<T> {
-    /// Begins with this.
+    /// A cell that holds this value.
     pub fn new(value: impl Into<Arc<T>>) -> Self {
         Self(RwLock::new(value.into()))
     }

@@ -24,7 +24,7 @@ pub struct Route {
 pub enum Target {
     /// The one the router finds.
     Route(Route),
-    /// This one.
+    /// The session of this key.
     Session(SessionKey),
     /// The one with this UUID ([`SessionKey::uuid`]), which must be there.
     Uuid(String),

@@ -12,7 +12,7 @@ pub struct Auth {
     pub token: Option<Secret>,
     /// `[auth.jwt]`; none where no secret is set.
     pub jwt: Option<Jwt>,
-    /// What loopback needs.
+    /// Whether connections over loopback need a credential.
     pub loopback: LoopbackPolicy,
     /// `[[auth.api_keys]]`
     pub api_keys: Vec<ApiKey>,
@@ -27,7 +27,7 @@ pub struct ApiKey {
     pub sha256: [u8; 32],
     /// How many characters it has, where that is known.
     pub chars: Option<usize>,
-    /// What it allows.
+    /// What its holder may do.
     pub scopes: Scopes,
 }
 
@@ -49,8 +49,8 @@ pub struct Jwt {
 pub enum LoopbackPolicy {
     /// Only where one is configured.
     Auto,
-    /// Always.
+    /// A credential is always required.
     Required,
-    /// Never, for exoclaw.
+    /// exoclaw needs none.
     Skip,
 }

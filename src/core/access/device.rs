@@ -35,7 +35,7 @@ const SPKI_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0
 /// What a client says of its device, with everything the signature is over. Not checked yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Proof<'a> {
-    /// The id it claims.
+    /// The device id that the client claims: SHA-256 of its public key.
     pub id: &'a str,
     /// Its public key: base64url of the raw 32 bytes, ordinary base64 of them, or PEM.
     pub public_key: &'a str,
@@ -68,16 +68,16 @@ pub struct Circumstances<'a> {
     pub nonce: &'a str,
     /// Whether the peer came over loopback to a socket that nobody else can reach.
     pub is_loopback: bool,
-    /// What time it is.
+    /// The time of the check.
     pub now: Timestamp,
 }
 
 /// A device that holds the key it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Its id.
+    /// The device's id.
     pub id: Arc<str>,
-    /// Its public key.
+    /// The device's Ed25519 public key.
     pub public_key: [u8; 32],
 }
 
@@ -220,7 +220,7 @@ fn payloads(proof: &Proof<'_>, id: &str, nonce: Option<&str>) -> Vec<String> {
     }
 }
 
-/// The raw key.
+/// The raw key: 32 bytes.
 fn public_key(text: &str) -> Option<[u8; 32]> {
     let Some((_, pem)) = text.split_once("-----BEGIN PUBLIC KEY-----") else {
         return decoded(text)?.try_into().ok();

@@ -39,7 +39,7 @@ const SOURCES_MAX: usize = 4096;
 /// How many of the last credentials of a source are known again.
 const KNOWN_MAX: usize = 4;
 
-/// Who has guessed lately.
+/// The recent wrong credentials of each source.
 #[derive(Debug, Default)]
 pub struct Guesses(HashMap<Source, Guesser>);
 
@@ -59,7 +59,7 @@ impl Guesser {
         Self { failures: 0, since: now, waiting: 0, known: [0; KNOWN_MAX], next: 0 }
     }
 
-    /// Time heals.
+    /// Takes off what has been forgiven since the last wrong credential.
     fn forgive(&mut self, now: Timestamp) {
         let step = FORGIVEN_AFTER.as_millis() as u64;
         let steps = now.millis_since(self.since) / step;

@@ -45,17 +45,17 @@ const SECONDS_MAX: f64 = 8_640_000_000_000.0;
 /// How far the clock of who issues tokens may be ahead of ours.
 pub const LEEWAY: Duration = Duration::from_secs(60);
 
-/// The only algorithm.
+/// The only algorithm that is accepted.
 const ALGORITHM: &str = "HS256";
 
 /// What a token says that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// Who it is about.
+    /// `sub`: whom the token is about.
     pub subject: Arc<str>,
     /// What that one may do. Names that are no scope are left out; none at all is nothing.
     pub scopes: Scopes,
-    /// When it ends.
+    /// `exp`: from when on it is refused.
     pub expires: Timestamp,
     /// Its own name, by which it can be revoked.
     pub id: Option<Arc<str>>,
@@ -71,7 +71,7 @@ pub struct Signer {
     life_max: Option<Duration>,
 }
 
-/// Holds a key.
+/// Does not show the key.
 impl std::fmt::Debug for Signer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Signer")

@@ -27,7 +27,7 @@ use crate::time::Timestamp;
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps it.
+    /// Wraps a text that must not be shown.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -47,11 +47,11 @@ impl fmt::Debug for Secret {
 /// What a connection asks to be let in as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// What it shows.
+    /// The credentials shown.
     pub credentials: Credentials,
     /// The scopes it asks for; none = all that what it shows allows.
     pub scopes: Option<Scopes>,
-    /// As what it comes.
+    /// The role in which the client connects.
     pub role: Role,
     /// The device it comes from, which has proven that it holds its key.
     pub device: Option<DeviceClaim>,
@@ -70,7 +70,7 @@ impl From<Credentials> for Claim {
 pub struct DeviceClaim {
     /// Its id: the SHA-256 of its public key, in hexadecimal digits.
     pub id: Arc<str>,
-    /// Its Ed25519 public key.
+    /// The device's Ed25519 public key.
     pub public_key: [u8; 32],
     /// A device token shown besides the [`Credentials`].
     pub token: Option<Secret>,
@@ -79,21 +79,21 @@ pub struct DeviceClaim {
 /// What a client says of itself; shown to operators and believed by nobody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// Which program it is.
+    /// The client's program, by its id.
     pub client_id: String,
-    /// Its version.
+    /// The program's version.
     pub version: String,
     /// In which way it runs, in its own words.
     pub mode: String,
-    /// What it runs on.
+    /// The operating system, as the client calls it.
     pub platform: String,
     /// What kind of device that is.
     pub device_family: Option<String>,
-    /// Which model of it.
+    /// The model of the machine.
     pub model_identifier: Option<String>,
-    /// Its name for people.
+    /// The device's name for people.
     pub display_name: Option<String>,
-    /// Tells its instances apart.
+    /// Distinguishes several instances of one program.
     pub instance_id: Option<String>,
     /// What a node can do, in its own words.
     pub caps: Vec<String>,
@@ -103,7 +103,7 @@ pub struct About {
     pub permissions: Vec<(String, bool)>,
 }
 
-/// Somebody was let in.
+/// A client that was let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
     /// Who it is, with the scopes that were asked for and are allowed.
@@ -121,7 +121,7 @@ impl From<Principal> for Admitted {
 /// A token for one device in one role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceToken {
-    /// The token.
+    /// The secret itself.
     pub token: Secret,
     /// When it was first given out.
     pub issued: Timestamp,

@@ -78,11 +78,11 @@ struct Told {
 /// That something was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untold {
-    /// Of whom.
+    /// Where the attempts came from.
     pub source: Source,
-    /// What it did.
+    /// What was attempted.
     pub what: &'static str,
-    /// How often.
+    /// How many attempts were left out of the log.
     pub count: u64,
 }
 

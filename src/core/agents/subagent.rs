@@ -64,10 +64,10 @@ pub struct Spawn {
     pub tokens_max: Option<u64>,
 }
 
-/// Something to do.
+/// A task for an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// What.
+    /// What to do, in words for the model.
     pub description: String,
     /// How soon, where several wait for their turn.
     pub priority: Priority,
@@ -94,19 +94,19 @@ impl Task {
 /// How soon something is to be done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// After everything else.
+    /// Runs after all other tasks.
     Low,
-    /// As usual.
+    /// Runs before those of low priority.
     #[default]
     Medium,
-    /// Before the usual.
+    /// Runs before those of medium priority.
     High,
-    /// First of all.
+    /// Runs before all other tasks.
     Critical,
 }
 
 impl Priority {
-    /// Every priority.
+    /// All priorities, the lowest first.
     pub const ALL: [Self; 4] = [Self::Low, Self::Medium, Self::High, Self::Critical];
 
     /// Its name, as clients and the store know it.
@@ -134,14 +134,14 @@ pub enum SubAgentReply {
     List(Vec<AgentStatus>),
 }
 
-/// How an agent is.
+/// The status of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentStatus {
-    /// Which.
+    /// The agent's id.
     pub agent: SubAgentId,
-    /// Whose it is.
+    /// The owner of its session.
     pub owner: Owner,
-    /// Its session.
+    /// The session in which it works.
     pub session: SessionKey,
     /// The session it works for.
     pub parent: Option<SessionKey>,
@@ -149,7 +149,7 @@ pub struct AgentStatus {
     pub team: Option<(TeamId, String)>,
     /// Which kind of agent was asked for.
     pub kind: String,
-    /// How it is.
+    /// The stage it has reached.
     pub state: AgentState,
     /// What it does, in short.
     pub task: String,
@@ -182,20 +182,20 @@ impl AgentStatus {
 pub enum AgentState {
     /// Its first turn is yet to come.
     Initializing,
-    /// It has a turn.
+    /// A turn of its is under way.
     Running,
     /// It waits for its next turn.
     Paused,
     /// It has done what it was to do.
     Completed,
-    /// It could not.
+    /// Its turn failed.
     Failed,
-    /// Somebody ended it.
+    /// It was stopped from outside.
     Stopped,
 }
 
 impl AgentState {
-    /// Its name.
+    /// The state's name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Initializing => "initializing",
@@ -207,7 +207,7 @@ impl AgentState {
         }
     }
 
-    /// Whether nothing follows.
+    /// Whether this state is final.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Stopped)
     }
@@ -216,9 +216,9 @@ impl AgentState {
 /// What happened to an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentNews {
-    /// What.
+    /// The change.
     pub what: AgentChange,
-    /// How it is now.
+    /// The status after the change.
     pub status: AgentStatus,
 }
 
@@ -229,7 +229,7 @@ pub enum AgentChange {
     Spawned,
     /// It is not as it was.
     Changed,
-    /// Somebody ended it.
+    /// It was stopped from outside.
     Stopped,
 }
 

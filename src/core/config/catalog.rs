@@ -42,10 +42,10 @@ pub struct Access {
     pub lacks_key: bool,
 }
 
-/// One agent.
+/// An agent of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentEntry {
-    /// Its name.
+    /// The agent's name.
     pub id: AgentId,
     /// The model it asks first.
     pub model: ModelRef,
@@ -59,10 +59,10 @@ pub struct AgentEntry {
     pub soul: PathBuf,
 }
 
-/// One model.
+/// A model that an agent may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelEntry {
-    /// Its provider and name.
+    /// The provider and the model's name there.
     pub model: ModelRef,
     /// The wire format it is asked in.
     pub kind: ProviderKind,
@@ -76,7 +76,7 @@ impl AgentEntry {
 }
 
 impl Catalog {
-    /// That of a configuration.
+    /// The agents and models of a configuration.
     pub fn new(config: &Config) -> Self {
         let entry = |agent: &Agent| {
             let (model, fallback) = agent.models.split_first()?;

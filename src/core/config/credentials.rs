@@ -36,7 +36,7 @@ impl Sought {
     }
 }
 
-/// Where secrets come from.
+/// The sources that secrets may be read from.
 pub(super) struct Secrets<'a> {
     pub(super) env: &'a [(String, String)],
     pub(super) home: &'a Path,

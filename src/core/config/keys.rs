@@ -20,7 +20,7 @@ const SAMPLE: &str = include_str!("../../../gateway.toml");
 const ONE_OF_EACH: &str = "[[auth.api_keys]]\n[agents.main]\n[[bindings]]\n[[plugins]]\n\
     [providers.anthropic]\n[providers.openai]\n[providers.lab]\nkind = \"openai\"\nbase_url = \"http://lab\"\n";
 
-/// What a key is.
+/// A configuration key and what it accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Key {
     pub(super) kind: Kind,
@@ -28,7 +28,7 @@ pub(super) struct Key {
     pub(super) default: Option<Json>,
 }
 
-/// What a key wants.
+/// The values that a key accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     Integer { least: u64, most: u64 },
@@ -57,7 +57,7 @@ impl Keys {
         self.0.get(path)
     }
 
-    /// All of them.
+    /// Every key, by path.
     pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Key)> {
         self.0.iter().map(|(path, key)| (path.as_str(), key))
     }
@@ -98,7 +98,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     read(sources).map(|(_, report)| report.keys).unwrap_or_default()
 });
 
-/// What may be configured.
+/// All configuration keys with what they accept.
 #[derive(Clone, Debug)]
 pub struct Schema {
     /// As a JSON Schema, draft 7.
@@ -118,7 +118,7 @@ pub struct Hint {
     pub order: usize,
 }
 
-/// What may be configured.
+/// The schema of this version.
 pub fn schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         let mut json = object();

@@ -11,7 +11,7 @@ use config::{Map, Source, ValueKind};
 
 use super::tree::{Complaint, Node, Origin, Table, Value};
 
-/// Layers, the weakest first.
+/// The layers of the configuration, the weakest first.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     layers: Vec<Layer>,

@@ -36,9 +36,9 @@ pub struct Sources<'a> {
     pub files: &'a [File<'a>],
     /// The environment: values of keys (`CLAWMUX__SECTION__KEY`) and secrets.
     pub env: &'a [(String, String)],
-    /// The command line.
+    /// Values from the command line, which win over all others.
     pub flags: &'a [Flag<'a>],
-    /// Where relative paths start.
+    /// The folder that relative paths start from.
     pub home: &'a Path,
     /// Reads a file that holds a secret; the error says why it can't be read.
     pub read_secret: &'a mut dyn FnMut(&Path) -> Result<String, String>,
@@ -51,7 +51,7 @@ pub struct Sources<'a> {
 /// A configuration to run on.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The configuration.
+    /// The configuration that they make.
     pub config: Config,
     /// What has no effect or is probably not meant.
     pub warnings: Vec<Complaint>,

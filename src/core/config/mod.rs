@@ -113,7 +113,7 @@ pub struct Gateway {
     pub message_timeout: Duration,
     /// How many bytes the frames and lines of all connections that are not complete may have together.
     pub max_unfinished_bytes: usize,
-    /// How far behind a slow client may fall, in bytes of the log.
+    /// How far behind a slow client may fall, in bytes of event logs.
     pub max_buffered_bytes: usize,
     /// The most connections; 0 = from the limit on open files.
     pub max_connections: usize,
@@ -275,7 +275,7 @@ pub struct Store {
     pub recovery: Recovery,
     /// Sessions that were not used for so many days are deleted; 0 = never.
     pub retention_days: u64,
-    /// While the log takes more bytes, the sessions that were not used for longest are deleted; 0 = no
+    /// While the store takes more bytes, the sessions that were not used for longest are deleted; 0 = no
     /// bound.
     pub max_bytes: u64,
 }

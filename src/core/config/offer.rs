@@ -19,9 +19,9 @@ const LLAMA_CPP: &str = "http://127.0.0.1:8080/v1";
 pub struct Offer {
     /// Its name in `[providers]`.
     pub name: &'static str,
-    /// What people call it.
+    /// The name for people.
     pub title: &'static str,
-    /// How it is asked.
+    /// How requests reach it.
     pub provider: Provider,
     /// The variable that says where it is; none = it is where it usually is.
     pub url_variable: Option<&'static str>,

@@ -37,7 +37,7 @@ impl ConfigCommand {
 /// What is asked of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigRequest {
-    /// How it is.
+    /// Read the configuration.
     Get,
     /// How it is, for anybody who may read: who is no operator is told of the sections that concern
     /// everybody ([`COMMON_SECTIONS`](super::COMMON_SECTIONS)).
@@ -63,7 +63,7 @@ pub enum ConfigRequest {
 /// The file of an agent's soul, or another text for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SoulRequest {
-    /// The agent.
+    /// The agent whose soul it is.
     pub agent: AgentId,
     /// What it shall say; none = it is only looked at.
     pub text: Option<String>,
@@ -72,7 +72,7 @@ pub struct SoulRequest {
 /// The file of an agent's soul.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SoulFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// What it says; none where it is not there.
     pub text: Option<String>,
@@ -86,9 +86,9 @@ pub struct SoulFile {
 pub struct ConfigSnapshot {
     /// The file that changes are written to.
     pub path: String,
-    /// Whether it is there.
+    /// Whether the file exists.
     pub exists: bool,
-    /// Tells its contents apart.
+    /// A hash of the file's contents.
     pub hash: String,
     /// What it says; null where it is not TOML.
     pub file: Json,
@@ -131,6 +131,6 @@ impl ConfigSnapshot {
 pub struct ConfigIssue {
     /// The key it is about, as `section.key`; empty where it is about no single one.
     pub path: String,
-    /// What it is.
+    /// The complaint, for people.
     pub message: String,
 }

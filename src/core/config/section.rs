@@ -100,7 +100,7 @@ impl Section {
         Self::new(String::new(), String::new(), Vec::new(), Origin::Default, table)
     }
 
-    /// A section nobody wrote.
+    /// A section that no layer has.
     pub(super) fn absent(path: &str, pattern: &str) -> Self {
         let place = path.split('.').map(|name| Step::Name(name.to_owned())).collect();
         Self::new(path.to_owned(), pattern.to_owned(), place, Origin::Default, Table::new())
@@ -114,7 +114,7 @@ impl Section {
         self.place.iter().cloned().chain([step]).collect()
     }
 
-    /// What `key` says.
+    /// Records the value in effect for `key`.
     fn says(&self, report: &mut Report, key: &str, value: Json) {
         put(&mut report.effective, &self.below(Step::Name(key.to_owned())), value);
     }

@@ -16,18 +16,18 @@ use super::layers::Layers;
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nowhere: the default holds.
+    /// Written nowhere: the default applies.
     Default,
     /// In this file, on this line (from 1). `layer` is the file's place among the layers.
     File {
         /// The file's place among the layers.
         layer: usize,
-        /// The line, from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// The file.
+        /// The file's name.
         name: Arc<str>,
     },
-    /// In this environment variable.
+    /// In the environment variable of this name.
     Env(Arc<str>),
     /// In this option of the command line.
     Flag(Arc<str>),
@@ -46,7 +46,7 @@ impl fmt::Display for Origin {
 /// Something about the configuration that people should know.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Complaint {
-    /// Where.
+    /// Where the value was written.
     pub at: Origin,
     /// What is wrong, and what is allowed.
     pub message: String,
@@ -75,9 +75,9 @@ impl fmt::Display for Complaint {
 /// One configuration file, already read.
 #[derive(Clone, Copy, Debug)]
 pub struct File<'a> {
-    /// How complaints call it.
+    /// The file's name in complaints.
     pub name: &'a str,
-    /// Its text.
+    /// The file's contents.
     pub text: &'a str,
 }
 
@@ -88,7 +88,7 @@ pub struct Flag<'a> {
     pub name: &'a str,
     /// The key it sets, such as `gateway.listen`: always a list.
     pub key: &'a str,
-    /// The values.
+    /// The values given, in order.
     pub values: &'a [String],
 }
 

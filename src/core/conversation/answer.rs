@@ -4,7 +4,7 @@
 use crate::conversation::event::Event;
 use crate::conversation::transcript::STEP_JOINT;
 
-/// An answer that grows.
+/// An answer while the model writes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     text: String,

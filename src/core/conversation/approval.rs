@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Both ends are events of the session's log: a call waits on over a restart, with the deadline it was
-//! asked with, and it is made only where its approval is in the log. Of several decisions the first
+//! asked with, and it is made only where its approval is in the event log. Of several decisions the first
 //! counts. While a call waits, those of the same answer that need no approval are made.
 //!
 //! How many can wait follows from other bounds: a session has one run at a time, and that waits for at
@@ -35,11 +35,11 @@ pub const REASON_BYTES_MAX: usize = 4096;
 /// The tools an agent may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Toolbox {
-    /// All of them.
+    /// Every tool that the model is offered.
     pub offered: Vec<PluginName>,
     /// Of these, the ones whose calls wait for approval.
     pub gated: Vec<PluginName>,
-    /// For how long.
+    /// How long a call may wait for a decision.
     pub timeout: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Toolbox {
 pub struct Asked {
     /// The call, as the model wants it.
     pub call: ToolCall,
-    /// Since when it waits.
+    /// When the call began to wait.
     pub asked: Timestamp,
     /// From when on it counts as denied.
     pub deadline: Timestamp,
@@ -69,25 +69,25 @@ pub struct Asked {
 /// What was decided about a call that waited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided {
-    /// The call.
+    /// The id of the call.
     pub call: CallId,
-    /// Its tool.
+    /// The tool that is called.
     pub tool: PluginName,
-    /// What.
+    /// The decision about it.
     pub decision: Decision,
     /// Who decided; none where nobody did.
     pub by: Option<String>,
 }
 
-/// What was decided.
+/// The decision about a call, as it stands in the event log.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// It is made.
+    /// The call is made.
     Approved {
         /// With this input, an object, in place of the model's.
         input: Option<Value>,
     },
-    /// It is not made.
+    /// The call is not made.
     Denied {
         /// Why, as the model is told.
         reason: Option<String>,
@@ -98,15 +98,15 @@ pub enum Decision {
     Withdrawn,
 }
 
-/// What somebody decides.
+/// What an approver answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Make the call.
+    /// The call shall be made.
     Approve {
         /// With this input in place of the model's.
         input: Option<Value>,
     },
-    /// Do not.
+    /// The call shall not be made.
     Deny {
         /// Why, as the model is told.
         reason: Option<String>,
@@ -136,7 +136,7 @@ impl Verdict {
 }
 
 impl Decision {
-    /// It, for people.
+    /// The decision in a word, for people.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Approved { .. } => "approved",
@@ -161,13 +161,13 @@ impl From<Verdict> for Decision {
 pub struct Pending {
     /// What it is decided by.
     pub id: ApprovalId,
-    /// Its session.
+    /// The session in which the call waits.
     pub session: SessionKey,
-    /// Whose that is.
+    /// The owner of that session.
     pub owner: Owner,
-    /// Its run.
+    /// The run that makes the call.
     pub run: RunId,
-    /// Who prompted that.
+    /// The owner of the prompt that began the run.
     pub prompted_by: Owner,
     /// The call, and until when it waits.
     pub asked: Asked,
@@ -176,21 +176,21 @@ pub struct Pending {
 /// What those are told who may decide.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// A call waits.
+    /// A call waits for a decision.
     Requested(Arc<Pending>),
-    /// It does no longer.
+    /// A call waits no longer.
     Resolved {
-        /// Which.
+        /// The call that waited.
         pending: Arc<Pending>,
         /// What was decided, and by whom.
         decided: Decided,
-        /// When.
+        /// When it was decided.
         at: Timestamp,
     },
 }
 
 impl News {
-    /// The call.
+    /// The call that the news is about.
     pub fn pending(&self) -> &Arc<Pending> {
         match self {
             Self::Requested(pending) | Self::Resolved { pending, .. } => pending,
@@ -228,18 +228,18 @@ pub enum ApprovalCommand {
     List,
     /// What was decided lately, since the daemon started, of what the caller may know of: the latest first.
     Past {
-        /// At most so many.
+        /// The most calls to list.
         limit: usize,
     },
-    /// This one.
+    /// Look one call up by its id.
     Get(ApprovalId),
-    /// Decide about one.
+    /// Decide about a call.
     Decide {
-        /// Which.
+        /// The id of the waiting call.
         id: ApprovalId,
         /// The session it has to be of; none = wherever it is.
         session: Option<SessionKey>,
-        /// What.
+        /// The decision.
         verdict: Verdict,
     },
 }
@@ -253,15 +253,15 @@ pub enum ApprovalReply {
     Past(Vec<News>),
     /// To `Get`.
     Found(Arc<Pending>),
-    /// To `Decide`: it is in the log.
+    /// To `Decide`: it is in the event log.
     Decided {
-        /// Which.
+        /// The id of the call.
         id: ApprovalId,
-        /// Its session.
+        /// The session in which it waited.
         session: SessionKey,
-        /// Its run.
+        /// The run that makes the call.
         run: RunId,
-        /// What.
+        /// The decision that took effect.
         decided: Decided,
     },
 }

@@ -34,14 +34,14 @@ area! {
         ReadHistory(ReadHistory) => History(History),
         /// The sessions the caller may see, the latest used first.
         ListSummaries(ListSummaries) => Sessions(Vec<SessionSummary>),
-        /// Forget the conversation (the log keeps it).
+        /// Forget the conversation (the event log keeps it).
         Clear(Clear) => Cleared(Cleared),
         /// Follow a session: everything that happens in it, until the connection ends or lets go.
         Attach(Attach) => Attached(Attached),
         /// The same, from the prompt of one of its last turns on, of those that are not forgotten; and
         /// never from behind the prompt of what runs or waits.
         AttachTurns(AttachTurns) => Attached(Attached),
-        /// Follow it no longer.
+        /// Stop following a session.
         Detach(Detach) => Detached(Detached),
         /// Follow one run, by its id or by the idempotency key the caller asked for it with: all of it, up
         /// to its end.
@@ -51,7 +51,7 @@ area! {
         /// Follow the tool calls of all sessions in which the caller may decide about them and that a
         /// `Watch` of his does not show him, from now on; nothing else of those sessions.
         WatchCalls(WatchCalls) => Watching(Watching),
-        /// No longer.
+        /// Stop watching sessions.
         Unwatch(Unwatch) => Unwatched(Unwatched),
         /// One session as in a list, with its texts.
         DescribeSession(DescribeSession) => Session(Option<Box<SessionRow>>),
@@ -73,7 +73,7 @@ area! {
         Compact(Compact) => Compacted(Compacted),
         /// Remove a session with all that is known of it.
         Delete(Delete) => Deleted(Deleted),
-        /// A part of the whole log of a session, with what prompts brought along.
+        /// A part of the whole event log of a session, with what prompts brought along.
         Export(Export) => Exported(Exported),
         /// Put a message of the assistant into the conversation, outside any run.
         Inject(Inject) => Injected(Injected),
@@ -184,15 +184,15 @@ impl SessionCommand {
 /// A prompt for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submit {
-    /// The session.
+    /// The session that gets the prompt.
     pub target: Target,
     /// The id the run gets, unless `idempotency_key` names one that exists.
     pub run: RunId,
-    /// What the user says.
+    /// The text of the prompt.
     pub content: String,
     /// The same key from the same owner is the same run.
     pub idempotency_key: Option<String>,
-    /// What it brings along.
+    /// The files and images that come with it.
     pub attachments: Vec<Attachment>,
     /// Finished files that it brings along besides, behind those.
     pub files: Vec<FileId>,
@@ -207,7 +207,7 @@ pub struct Submit {
 /// Which sessions to list, the latest used first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionFilter {
-    /// At most so many.
+    /// The most sessions to list.
     pub limit: usize,
     /// Not the first so many.
     pub offset: usize,
@@ -223,23 +223,23 @@ pub struct SessionFilter {
     pub label: Option<String>,
     /// Only those whose key, label or title has this in it, whatever its case.
     pub search: Option<String>,
-    /// Whether titles and last messages are wanted, which cost a look into each log.
+    /// Whether titles and last messages are wanted, which cost a look into each event log.
     pub with_texts: bool,
 }
 
 /// A message of a conversation, which older ones are asked for before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Before {
-    /// Its run.
+    /// The run of that message.
     pub run: RunId,
-    /// Who said it.
+    /// The role in which it was said.
     pub role: Role,
 }
 
 /// End a run: `run`, or whichever run the session is in; a queued run is taken from the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abort {
-    /// The session.
+    /// The session whose run is aborted.
     pub target: Target,
     /// The run, by its id or by its idempotency key; none means the one under way.
     pub run: Option<RunId>,
@@ -248,14 +248,14 @@ pub struct Abort {
 /// End whatever is active in a lane; what waits in it stays. Answered as `Abort`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortLane {
-    /// The lane.
+    /// The lane whose run is aborted.
     pub lane: LaneName,
 }
 
 /// The last messages of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadHistory {
-    /// The session.
+    /// The session to read.
     pub target: Target,
     /// At most so many messages, the newest.
     pub limit: usize,
@@ -267,19 +267,19 @@ pub struct ReadHistory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListSummaries;
 
-/// Forget the conversation (the log keeps it).
+/// Forget the conversation (the event log keeps it).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clear {
-    /// The session.
+    /// The session to clear.
     pub target: Target,
 }
 
 /// Follow a session: everything that happens in it, until the connection ends or lets go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// The session.
+    /// The session to follow.
     pub target: Target,
-    /// The last number already seen: what comes after it is given from the log. None = from now
+    /// The last number already seen: what comes after it is given from the event log. None = from now
     /// on.
     pub after: Option<Seq>,
 }
@@ -288,16 +288,16 @@ pub struct Attach {
 /// from behind the prompt of what runs or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachTurns {
-    /// The session.
+    /// The session to follow.
     pub target: Target,
     /// How many turns are told of; 0 = what runs or waits, and what comes.
     pub turns: usize,
 }
 
-/// Follow it no longer.
+/// Stop following a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detach {
-    /// The session.
+    /// The session that was followed.
     pub target: Target,
     /// The ticket of the `Attach`.
     pub follow: Ticket,
@@ -307,7 +307,7 @@ pub struct Detach {
 /// up to its end. Answered like a repeated `Submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowRun {
-    /// The run.
+    /// The run to follow.
     pub run: RunId,
 }
 
@@ -332,21 +332,21 @@ pub struct Unwatch {
 /// One session as in a list, with its texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DescribeSession {
-    /// The session.
+    /// The session to describe.
     pub target: Target,
 }
 
 /// Whether this session exists and the caller may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exists {
-    /// The session.
+    /// The session to look for.
     pub session: SessionKey,
 }
 
 /// The newest messages of a session in full: with their ids, tool results and costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadTranscript {
-    /// The session.
+    /// The session to read.
     pub target: Target,
     /// At most so many messages, the newest.
     pub limit: usize,
@@ -359,7 +359,7 @@ pub struct ReadTranscript {
 /// The last messages of some sessions, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewSessions {
-    /// The sessions.
+    /// The sessions to look into.
     pub targets: Vec<Target>,
     /// At most so many messages of each.
     pub limit: usize,
@@ -370,55 +370,55 @@ pub struct PreviewSessions {
 /// Make a session with these settings, if it is not there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateSession {
-    /// The session.
+    /// The session to create.
     pub target: Target,
-    /// Its settings.
+    /// The settings it starts with.
     pub patch: Patch,
 }
 
 /// Change a session's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configure {
-    /// The session.
+    /// The session to change.
     pub target: Target,
-    /// What to change.
+    /// The settings to change; the others stay.
     pub patch: Patch,
 }
 
 /// Begin a new conversation: what was said is forgotten, the settings stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// The session.
+    /// The session to reset.
     pub target: Target,
 }
 
 /// The same, but what is under way or waits goes on, in the new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renew {
-    /// The session.
+    /// The session to renew.
     pub target: Target,
 }
 
 /// Forget all but the newest messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compact {
-    /// The session.
+    /// The session to shorten.
     pub target: Target,
-    /// How many to keep.
+    /// The number of newest messages to keep.
     pub keep: usize,
 }
 
 /// Remove a session with all that is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delete {
-    /// The session.
+    /// The session to delete.
     pub target: Target,
 }
 
-/// A part of the whole log of a session, with what prompts brought along.
+/// A part of the whole event log of a session, with what prompts brought along.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// The session.
+    /// The session to export.
     pub target: Target,
     /// What comes after this number.
     pub after: Seq,
@@ -427,9 +427,9 @@ pub struct Export {
 /// Put a message of the assistant into the conversation, outside any run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inject {
-    /// The session.
+    /// The session that gets the message.
     pub target: Target,
-    /// What it says.
+    /// The text of the message.
     pub content: String,
     /// Its id, under which it is put there once however often it is asked for; none = a fresh one.
     pub id: Option<RunId>,
@@ -438,7 +438,7 @@ pub struct Inject {
 /// End the run under way and all that wait, and let the session sleep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// The session.
+    /// The session to stop.
     pub target: Target,
     /// What they are said to have ended for.
     pub cause: Cause,
@@ -448,15 +448,15 @@ pub struct Stop {
 /// as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Close {
-    /// The session.
+    /// The session to close.
     pub target: Target,
-    /// Why; may be empty.
+    /// The reason, for people; may be empty.
     pub reason: String,
 }
 
 /// What the budgets leave, with the session's where one is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetBudgets {
-    /// The session.
+    /// The session whose budgets count as well.
     pub target: Option<Target>,
 }

@@ -19,16 +19,16 @@ const PAST_IMAGES_MAX: usize = 16;
 pub struct Exchange {
     /// What the user said; none for what was said in the model's name without a prompt.
     pub prompt: Option<String>,
-    /// What was brought along.
+    /// The attachments of the prompt.
     pub attachments: Vec<Attachment>,
-    /// What the model did.
+    /// The model's answer, with its tool calls.
     pub turn: Turn,
 }
 
 /// Decides which attachments of past turns the model is still shown: images up to
 /// [`PAST_IMAGE_BYTES_MAX`], text files up to a bound of their own. Asked of all of them, the newest
 /// turn first. From the first that does not fit on, none of its kind is shown: so what was once left
-/// out never comes back, and who reads a session from the log decides as who kept it in memory did.
+/// out never comes back, and who reads a session from the event log decides as who kept it in memory did.
 #[derive(Clone, Copy, Debug)]
 pub struct Showing {
     images_left: usize,

@@ -16,10 +16,10 @@ use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 use crate::tools::call::{ToolCall, ToolResult};
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// With an answer.
+    /// The model finished its answer.
     Completed,
     /// It was ended; what was said so far is kept.
     Aborted(Cause),
@@ -30,7 +30,7 @@ pub enum Outcome {
 /// What ended a run that did not end by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cause {
-    /// Somebody asked for it.
+    /// An abort was requested.
     #[default]
     Asked,
     /// Somebody told the session to stop, in it.
@@ -55,13 +55,13 @@ pub enum Forgotten {
 pub enum Event {
     /// A prompt was accepted; its run waits for its turn.
     Prompted {
-        /// What the user said.
+        /// The text of the prompt.
         content: String,
-        /// Whose prompt it is.
+        /// The owner of the prompt.
         owner: Owner,
         /// The idempotency key, if one was given.
         idempotency_key: Option<String>,
-        /// What it brings along.
+        /// The attachments of the prompt.
         attachments: Vec<Attachment>,
         /// How it is to be answered.
         run_options: RunOptions,
@@ -81,9 +81,9 @@ pub enum Event {
     ApprovalAsked(Asked),
     /// Whether it is made was decided; of one that is not, the model is told in a result of its own.
     ApprovalDecided(Decided),
-    /// The tool answered.
+    /// A tool answered a call.
     ToolReturned(ToolResult),
-    /// The model finished one answer of the run: all its text and tool calls are in the log.
+    /// The model finished one answer of the run: all its text and tool calls are in the event log.
     StepEnded {
         /// What the provider counted for it.
         usage: Usage,
@@ -92,7 +92,7 @@ pub enum Event {
     Restarted,
     /// The run is over; nothing of it follows.
     Ended {
-        /// How.
+        /// The outcome of the run.
         outcome: Outcome,
         /// Summed over all its steps.
         usage: Usage,
@@ -100,14 +100,14 @@ pub enum Event {
     /// Something was said in the model's name outside any prompt's run; it is a run of its own, whose
     /// only event this is.
     Injected {
-        /// What.
+        /// The text.
         content: String,
     },
     /// The conversation so far was forgotten, or its beginning.
     Cleared(Forgotten),
     /// What the session is set to from here on, all of it.
     Configured(Box<Settings>),
-    /// The session is gone with its log, and this with it: nobody reads it there. Numbers begin anew
+    /// The session is gone with its event log, and this with it: nobody reads it there. Numbers begin anew
     /// should there be a session of this name again.
     Deleted,
 }
@@ -237,7 +237,7 @@ impl Streamed {
     }
 }
 
-/// An event with its place in the log: what the store keeps.
+/// An event with its place in the event log: what the store keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logged {
     /// The first number it covers: less than `seq` where text was coalesced, at the end of a run,
@@ -247,9 +247,9 @@ pub struct Logged {
     pub seq: Seq,
     /// The run it belongs to; none for what concerns the session.
     pub run: Option<RunId>,
-    /// When.
+    /// When the event was written.
     pub at: Timestamp,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
@@ -262,7 +262,7 @@ pub const ENCODINGS: usize = 2;
 pub struct Published {
     /// The session it happened in.
     pub session: SessionKey,
-    /// The event and its place in the log.
+    /// The event and its place in the event log.
     pub logged: Logged,
     bytes: usize,
     is_clipped: bool,

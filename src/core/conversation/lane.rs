@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A run enters when it is sent to its session, and is ready when it is in the session's queue: until
-//! then it keeps its place but does not become active, for what a session reads back from its log goes
+//! then it keeps its place but does not become active, for what a session reads back from its event log goes
 //! before what is new.
 //!
 //! A prompt says which lane its run is in ([`RunOptions::lane`](crate::prompt::run_options::RunOptions::lane)), so that after
@@ -45,7 +45,7 @@ pub struct Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// An empty one.
+    /// A lane in which nothing waits.
     pub fn new(now: Timestamp) -> Self {
         Self { opened: now, places: BTreeMap::new(), active: None, entered: 0 }
     }
@@ -56,7 +56,7 @@ impl<T> Lane<T> {
         self.insert(now.max(last), false, who)
     }
 
-    /// It has arrived.
+    /// Marks that what waits at this place can run.
     pub fn ready(&mut self, place: LanePosition) {
         if let Some((is_ready, _)) = self.places.get_mut(&place) {
             *is_ready = true;

@@ -59,9 +59,9 @@ pub enum SessionReply {
 /// A prompt that is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Its session.
+    /// The session that the prompt went to.
     pub session: SessionKey,
-    /// Its run.
+    /// The run that the prompt began.
     pub run: RunId,
     /// The number of the prompt's event.
     pub seq: Seq,
@@ -77,21 +77,21 @@ pub struct Accepted {
 /// The run that was ended, if one was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aborted {
-    /// The run.
+    /// The run that was aborted, if one was under way.
     pub run: Option<RunId>,
 }
 
 /// A conversation that was forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleared {
-    /// The session.
+    /// The session that was cleared.
     pub session: SessionKey,
 }
 
 /// A session that is followed; its events follow this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// The session.
+    /// The session that is followed now.
     pub session: SessionKey,
     /// The events given are those after this number.
     pub after: Seq,
@@ -108,7 +108,7 @@ pub struct Attached {
 /// No event of the session follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detached {
-    /// Whether it was followed.
+    /// Whether the session was followed before.
     pub found: bool,
 }
 
@@ -125,21 +125,21 @@ pub struct Unwatched;
 pub struct Compacted {
     /// How many messages are left.
     pub kept: usize,
-    /// How many were forgotten.
+    /// The number of messages that were dropped.
     pub forgotten: usize,
 }
 
 /// A session that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deleted {
-    /// Whether it was there.
+    /// Whether the session existed.
     pub found: bool,
 }
 
-/// A part of the log of a session.
+/// A part of the event log of a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exported {
-    /// The session.
+    /// The session that was exported.
     pub session: SessionKey,
     /// The events, in order; none where nothing comes after what was asked for.
     pub events: Vec<Logged>,
@@ -148,7 +148,7 @@ pub struct Exported {
 /// A message that was put into a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Injected {
-    /// The message's id.
+    /// The id of the message.
     pub message: String,
     /// The number of its event.
     pub seq: Seq,
@@ -157,7 +157,7 @@ pub struct Injected {
 /// A session in which nothing runs or waits any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// The session.
+    /// The session that was stopped.
     pub session: SessionKey,
     /// The runs that were ended.
     pub runs: Vec<RunId>,
@@ -166,7 +166,7 @@ pub struct Stopped {
 /// A run in the midst of its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnderWay {
-    /// The run.
+    /// The run's id.
     pub run: RunId,
     /// The idempotency key it was asked with.
     pub idempotency_key: Option<String>,
@@ -187,9 +187,9 @@ pub struct UnderWay {
 /// One session in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSummary {
-    /// Its key.
+    /// The session's key.
     pub session: SessionKey,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// When it was last written to.
     pub updated: Timestamp,
@@ -226,21 +226,21 @@ pub enum SessionState {
 /// One session, as lists show it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRow {
-    /// Its key.
+    /// The session's key.
     pub session: SessionKey,
     /// Tells its conversations apart: a new one begins with each reset.
     pub session_id: String,
-    /// Whose it is.
+    /// The owner of the session.
     pub owner: Owner,
     /// What it is set to.
     pub settings: Settings,
-    /// How it is.
+    /// What the session is doing.
     pub state: SessionState,
     /// How many of its prompts got an answer since it was made, be it cut short.
     pub answered: u64,
     /// The model that answers next.
     pub model: Option<ModelRef>,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// When it was last written to.
     pub updated: Timestamp,

@@ -20,17 +20,17 @@ use crate::target::Route;
 /// One `[[bindings]]` entry: the agent answers what matches everything it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The agent.
+    /// The agent that gets what matches.
     pub agent: AgentId,
-    /// The channel.
+    /// The channel to match; any where none is given.
     pub channel: Option<String>,
-    /// The account.
+    /// The account to match; any where none is given.
     pub account: Option<String>,
-    /// The peer.
+    /// The peer to match; any where none is given.
     pub peer: Option<String>,
-    /// The guild.
+    /// The guild to match; any where none is given.
     pub guild: Option<String>,
-    /// The team.
+    /// The team to match; any where none is given.
     pub team: Option<String>,
 }
 

@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 /// The last messages of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
-    /// The session.
+    /// The session that was read.
     pub session: SessionKey,
     /// The messages, oldest first.
     pub messages: Vec<Message>,
@@ -18,10 +18,10 @@ pub struct History {
     pub more: bool,
 }
 
-/// Who said a message.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The person or program.
+    /// The user, a person or a program.
     User,
     /// The model.
     Assistant,
@@ -30,9 +30,9 @@ pub enum Role {
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who said it.
+    /// The author of the message.
     pub role: Role,
-    /// What was said.
+    /// The text.
     pub content: String,
     /// When it was said (for an answer: when it ended).
     pub at: Timestamp,
@@ -108,7 +108,7 @@ pub struct Transcript {
     pub entries: Vec<Entry>,
     /// How many messages the conversation has.
     pub total: u64,
-    /// The number up to which the log was read.
+    /// The number up to which the event log was read.
     pub head: Seq,
     /// The run that was under way at the number that was asked for.
     pub under_way: Option<UnderWay>,
@@ -131,7 +131,7 @@ pub struct Entry {
     pub at: Timestamp,
     /// The run it belongs to; none for an injected one.
     pub run: Option<RunId>,
-    /// What it is.
+    /// The message.
     pub said: Said,
     /// Whether its text is only the beginning.
     pub clipped: bool,
@@ -183,7 +183,7 @@ impl Said {
 pub enum Said {
     /// By a user.
     User {
-        /// What.
+        /// The text.
         text: String,
         /// The idempotency key of its run.
         idempotency_key: Option<String>,
@@ -192,26 +192,26 @@ pub enum Said {
     },
     /// By the model: all steps of a run.
     Assistant {
-        /// What.
+        /// The text.
         text: String,
         /// The model, where it is known.
         model: Option<ModelRef>,
-        /// What the run cost.
+        /// The tokens the run used.
         usage: Usage,
         /// Whether the run was aborted.
         is_aborted: bool,
-        /// Why it failed.
+        /// Why the run failed, for people; none where it did not.
         error: Option<String>,
     },
     /// By a tool.
     Tool {
-        /// The call.
+        /// The id of the call.
         call: CallId,
-        /// The tool.
+        /// The tool's name.
         name: PluginName,
-        /// What it answered.
+        /// The tool's answer.
         text: String,
-        /// Whether it failed.
+        /// Whether the call failed.
         is_error: bool,
     },
 }

@@ -25,9 +25,9 @@ use crate::scope::Scope;
 /// Something that whoever may know of it is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Announcement {
-    /// Who is connected.
+    /// The list of connections.
     Presence(Arc<Presence>),
-    /// How the daemon is.
+    /// The health of the daemon.
     Health(Arc<Overview>),
     /// One of its parts is not as it was.
     Report(Arc<Report>),
@@ -105,9 +105,9 @@ impl Announcement {
 /// What changed of a session in lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionChange {
-    /// The session.
+    /// The session's key.
     pub session: SessionKey,
-    /// Whose it is.
+    /// The owner of the session.
     pub owner: Owner,
     /// Why it changed, the latest of what was put together.
     pub reason: ChangeReason,
@@ -116,17 +116,17 @@ pub struct SessionChange {
 /// Why a session changed in lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeReason {
-    /// It was made.
+    /// The session was created.
     Created,
     /// It was prompted, or a run began.
     Started,
-    /// A run ended.
+    /// A run of the session ended.
     Ended,
     /// Its settings changed.
     Configured,
     /// Its conversation was forgotten, all of it or the older part.
     Reset,
-    /// It is gone.
+    /// The session was deleted.
     Deleted,
 }
 

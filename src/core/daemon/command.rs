@@ -19,7 +19,7 @@ area! {
     Daemon(DaemonCommand => DaemonReply) {
         /// How it is, in short.
         GetStatus(GetStatus) => Status(Status),
-        /// How the machine is.
+        /// Describe the machine and the process.
         GetMachine(GetMachine) => Machine(Box<Machine>),
         /// How it and its parts are.
         GetHealth(GetHealth) => Health(Arc<Report>),
@@ -77,11 +77,11 @@ impl DaemonCommand {
     }
 }
 
-/// How the daemon is.
+/// Ask for the daemon's counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetStatus;
 
-/// How the machine is.
+/// Describe the machine and the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetMachine;
 
@@ -119,16 +119,16 @@ pub struct ListUsage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetCatalog;
 
-/// How the daemon is.
+/// The daemon's counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Version of clawmux.
+    /// The version of clawmux.
     pub version: String,
-    /// Plugins loaded.
+    /// How many plugins are loaded.
     pub plugins: usize,
-    /// Sessions awake.
+    /// How many sessions are awake.
     pub sessions: usize,
-    /// Connections open.
+    /// How many connections are open.
     pub connections: usize,
     /// Since when the daemon is ready.
     pub started: Timestamp,
@@ -137,7 +137,7 @@ pub struct Status {
 /// How the machine is that the daemon runs on. What is not known is 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
-    /// Its name.
+    /// The host's name.
     pub host: String,
     /// Which kernel it has, such as `linux`.
     pub platform: String,
@@ -147,13 +147,13 @@ pub struct Machine {
     pub architecture: String,
     /// What its system calls itself.
     pub system: String,
-    /// The daemon's process.
+    /// The process id of the daemon.
     pub pid: u32,
     /// How many processors the daemon may use.
     pub processors: usize,
     /// How many tasks wanted one, on average over 1, 5 and 15 minutes.
     pub load: [f64; 3],
-    /// Its memory, in bytes.
+    /// The memory of the machine, in bytes.
     pub memory_bytes: u64,
     /// What of that can be had without swapping, in bytes.
     pub memory_free_bytes: u64,
@@ -162,7 +162,7 @@ pub struct Machine {
 /// A lane in which runs are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneRow {
-    /// Its name.
+    /// The lane's name.
     pub name: LaneName,
     /// How many runs are active, or about to be: one at most.
     pub active: usize,
@@ -176,7 +176,7 @@ pub struct LaneRow {
 pub struct Overview {
     /// Counts up with every picture that differs.
     pub version: u64,
-    /// When it was taken.
+    /// When the overview was made.
     pub at: Timestamp,
     /// Since when the daemon is ready.
     pub started: Timestamp,
@@ -210,9 +210,9 @@ pub struct LogTail {
 pub struct DayUsage {
     /// When the day began, UTC.
     pub day: Timestamp,
-    /// The model.
+    /// The model that was called.
     pub model: ModelRef,
-    /// The tokens.
+    /// The tokens read and written.
     pub usage: Usage,
     /// How many calls were made.
     pub calls: u64,

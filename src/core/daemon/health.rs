@@ -5,16 +5,16 @@
 
 use crate::time::Timestamp;
 
-/// How something is.
+/// The condition of a part of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
-    /// As it should be.
+    /// It works.
     Running,
     /// It works, and something should be looked at.
     Degraded,
-    /// It does not work.
+    /// It fails.
     Error,
-    /// It is not there.
+    /// It does not run.
     Stopped,
 }
 
@@ -33,9 +33,9 @@ impl Condition {
 /// A part of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which.
+    /// The part's name.
     pub name: &'static str,
-    /// How it is.
+    /// The part's condition.
     pub condition: Condition,
     /// When it was looked at.
     pub checked: Timestamp,
@@ -90,10 +90,10 @@ impl Figures {
     }
 }
 
-/// How the daemon is.
+/// The health of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// When it was looked.
+    /// When the daemon was examined.
     pub at: Timestamp,
     /// Since when the daemon is ready.
     pub started: Timestamp,
@@ -101,7 +101,7 @@ pub struct Report {
     pub sessions: u64,
     /// Connections that were let in.
     pub connections: u64,
-    /// Its parts.
+    /// The parts of the daemon with their conditions.
     pub parts: Vec<Part>,
     /// What was measured.
     pub figures: Figures,

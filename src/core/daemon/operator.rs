@@ -24,11 +24,11 @@ area! {
     Operator(OperatorCommand => OperatorReply) {
         /// How the daemon is, what waits for somebody, and what needs looking at.
         Status(GetDaemonStatus) => Status(Box<DaemonStatus>),
-        /// Who is connected.
+        /// List the connections.
         Connections(ListConnections) => Connections(Connections),
         /// End one connection; what it had asked for goes on.
         CloseConnection(CloseConnection) => Closed(Closed),
-        /// How all actors are.
+        /// Take a snapshot of all actors.
         Actors(ObserveActors) => Observed(Snapshot),
         /// How the plugins are, whether they can be called or not.
         Plugins(ObservePlugins) => Observed(Snapshot),
@@ -46,7 +46,7 @@ area! {
         Sessions(ListAllSessions) => Sessions(SessionPage),
         /// The session of a key; where there is none, the refusal names those that may have been meant.
         FindSession(FindSession) => Found(FoundSession),
-        /// A part of the log of a session.
+        /// A part of the event log of a session.
         Events(ReadEvents) => Events(Vec<Logged>),
         /// The same with what prompts brought along.
         Export(ExportEvents) => Events(Vec<Logged>),
@@ -143,11 +143,11 @@ impl OperatorCommand {
     }
 }
 
-/// How the daemon is.
+/// Ask for the state of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetDaemonStatus;
 
-/// Who is connected.
+/// List the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListConnections;
 
@@ -165,29 +165,29 @@ pub struct Connections {
 /// End one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseConnection {
-    /// Which.
+    /// The connection to close.
     pub connection: ConnectionId,
 }
 
-/// A connection that ends.
+/// The connection that is being closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     /// Its other end; none where there was no such connection.
     pub peer: Option<String>,
 }
 
-/// How all actors are.
+/// Take a snapshot of all actors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObserveActors;
 
-/// How the plugins are.
+/// Take a snapshot of the plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservePlugins;
 
 /// Load a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadPlugin {
-    /// The name it gets.
+    /// The name under which it is loaded.
     pub name: PluginName,
     /// A file in the plugins folder of the home; none = the configured or embedded one, or the file named after
     /// the plugin.
@@ -208,30 +208,30 @@ pub struct LoadedPlugin {
 /// Unload a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnloadPlugin {
-    /// Its name.
+    /// The plugin's name.
     pub name: PluginName,
 }
 
 /// Load a plugin anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadPlugin {
-    /// Its name.
+    /// The plugin's name.
     pub name: PluginName,
 }
 
 /// Call a plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallPlugin {
-    /// Which.
+    /// The plugin's name.
     pub name: PluginName,
-    /// A JSON object.
+    /// The input: a JSON object.
     pub input: Json,
 }
 
 /// What a plugin answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalledPlugin {
-    /// What it says.
+    /// The plugin's answer.
     pub content: String,
     /// Whether that is why it failed.
     pub is_error: bool,
@@ -239,7 +239,7 @@ pub struct CalledPlugin {
     pub took_us: u64,
 }
 
-/// The tokens spent.
+/// Report the tokens used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadUsage {
     /// What they are added up by.
@@ -253,7 +253,7 @@ pub struct ReadUsage {
 /// All sessions, the latest used first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListAllSessions {
-    /// At most so many.
+    /// The most sessions to list.
     pub limit: usize,
     /// What their keys begin with.
     pub prefix: Option<String>,
@@ -261,12 +261,12 @@ pub struct ListAllSessions {
     pub before: Option<Place>,
 }
 
-/// Some of the sessions.
+/// A page of the list of sessions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionPage {
-    /// These.
+    /// The sessions of this page.
     pub listed: Vec<Listed>,
-    /// Whether there are more.
+    /// Whether more sessions follow.
     pub has_more: bool,
     /// The supervisor of sessions with those that are awake; none where no daemon runs.
     pub awake: Option<Snapshot>,
@@ -282,13 +282,13 @@ pub struct FindSession {
 /// A session that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundSession {
-    /// Its key.
+    /// The session's key.
     pub key: SessionKey,
-    /// Whose it is.
+    /// The owner of the session.
     pub owner: Owner,
 }
 
-/// A part of the log of a session.
+/// A part of the event log of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadEvents {
     /// Which, as it was found.
@@ -313,16 +313,16 @@ pub struct ReadMemoryTotals;
 /// What is remembered for one owner, the latest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListMemories {
-    /// Whose.
+    /// The owner of the memories.
     pub owner: Owner,
-    /// At most so many.
+    /// The most memories to list.
     pub limit: usize,
 }
 
 /// Take no new prompts, or take them again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// Whether to drain.
+    /// Whether draining begins (true) or ends.
     pub on: bool,
 }
 
@@ -333,7 +333,7 @@ pub struct Backup {
     pub file: PathBuf,
 }
 
-/// What configuration keys say.
+/// Explain configuration keys: their values and where those come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainConfig {
     /// This key, or all of this section; none = all there are.
@@ -343,7 +343,7 @@ pub struct ExplainConfig {
 /// Have a configuration key say something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangeConfig {
-    /// Which, as `section.key`.
+    /// The key, as `section.key`.
     pub path: String,
     /// What; null takes it away.
     pub value: Json,
@@ -363,7 +363,7 @@ pub struct SetLogFilter {
 /// The filter of the daemon's own log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFilter {
-    /// The one in effect.
+    /// The filter in effect.
     pub filter: String,
     /// The one that a reload or a restart brings back.
     pub configured: String,
@@ -372,7 +372,7 @@ pub struct LogFilter {
 /// How far a command is that takes long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Of a `Backup`.
+    /// How far a `Backup` has come.
     Backup {
         /// Pages that are not copied yet; 0 also at the beginning and while the copy is checked.
         pages_left: u64,
@@ -390,7 +390,7 @@ pub struct Snapshot {
     pub mailbox_wait_us: Option<u64>,
     /// Why it says nothing; none where it does.
     pub silent: Option<String>,
-    /// Those it supervises.
+    /// The snapshots of the actors it supervises.
     pub children: Vec<Snapshot>,
 }
 
@@ -406,9 +406,9 @@ impl Snapshot {
 pub struct DaemonInfo {
     /// What every client may ask for.
     pub status: Status,
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
-    /// Its home.
+    /// The home folder.
     pub home: PathBuf,
     /// The file of its store.
     pub store: PathBuf,
@@ -420,16 +420,16 @@ pub struct DaemonInfo {
     pub uptime_ms: u64,
 }
 
-/// How the daemon is.
+/// The state of the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DaemonStatus {
     /// What it knows of itself.
     pub info: DaemonInfo,
     /// The gateway and all other actors.
     pub actors: Snapshot,
-    /// What the budgets leave.
+    /// What is left of the budgets.
     pub budgets: Vec<Budget>,
-    /// The agents.
+    /// The agents with their models.
     pub agents: Vec<AgentModels>,
     /// How large the store was as the last days began, the earliest first: days since 1970 and bytes in use.
     pub sizes: Vec<(u64, u64)>,
@@ -442,7 +442,7 @@ pub struct DaemonStatus {
 /// The models of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentModels {
-    /// Which agent.
+    /// The agent's name.
     pub agent: AgentId,
     /// The provider that is asked first.
     pub provider: String,
@@ -457,9 +457,9 @@ pub struct AgentModels {
 /// The tools of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentTools {
-    /// Which agent.
+    /// The agent's name.
     pub agent: AgentId,
-    /// Its tools.
+    /// The tools it is offered.
     pub tools: Vec<PluginName>,
     /// Whether the plugin that was loaded is among them.
     pub is_given: bool,
@@ -472,9 +472,9 @@ pub struct AgentTools {
 pub struct Listed {
     /// What clients are told of it.
     pub summary: SessionSummary,
-    /// Whose it is.
+    /// The owner of the session.
     pub owner: Owner,
-    /// The last number in its log; text that streams may be further.
+    /// The last number in its event log; text that streams may be further.
     pub head: Seq,
     /// How many prompts it ever took.
     pub prompts: u64,
@@ -487,7 +487,7 @@ pub struct Listed {
 /// Where a session stands among all, by when it was last used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// When, in milliseconds.
+    /// The time of its last change, in milliseconds since 1970.
     pub updated_ms: u64,
     /// Which of those used at that moment.
     pub row: i64,
@@ -496,13 +496,13 @@ pub struct Place {
 /// By what spending is added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageGroup {
-    /// The day, UTC.
+    /// By day (UTC).
     Day,
-    /// The agent.
+    /// By agent.
     Agent,
     /// The model of a provider.
     Model,
-    /// The session.
+    /// By session.
     Session,
 }
 
@@ -511,7 +511,7 @@ pub enum UsageGroup {
 pub struct UsageShare {
     /// Which: `2026-01-31`, an agent, `provider/model` or a session's key.
     pub of: String,
-    /// The tokens.
+    /// The tokens of this row.
     pub usage: Usage,
     /// How many calls were made.
     pub calls: u64,
@@ -519,7 +519,7 @@ pub struct UsageShare {
     pub last: Timestamp,
 }
 
-/// What was spent.
+/// The tokens used, by group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageReport {
     /// Today and this month, UTC.
@@ -530,14 +530,14 @@ pub struct UsageReport {
     pub since: Timestamp,
     /// What was spent since then.
     pub shares: Vec<UsageShare>,
-    /// Whether there are more.
+    /// Whether rows were left out.
     pub has_more: bool,
 }
 
 /// How much is remembered for one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryTotals {
-    /// Whose.
+    /// The owner of the memories.
     pub owner: Owner,
     /// How many entries, by tier in their order.
     pub entries: [u64; Tier::ALL.len()],
@@ -552,11 +552,11 @@ pub struct MemoryTotals {
 /// Something that is remembered, in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedMemory {
-    /// Its id.
+    /// The memory's id.
     pub id: String,
-    /// Where it is.
+    /// The tier it is in.
     pub tier: Tier,
-    /// What it is.
+    /// The kind of memory.
     pub kind: Kind,
     /// The session it belongs to.
     pub session: Option<SessionKey>,
@@ -575,11 +575,11 @@ pub struct ListedMemory {
 pub struct BackupReport {
     /// The size of the file.
     pub bytes: u64,
-    /// How many sessions.
+    /// How many sessions were copied.
     pub sessions: u64,
     /// How many runs, in all of them.
     pub runs: u64,
-    /// How long it took.
+    /// How long the copy took, in milliseconds.
     pub took_ms: u64,
 }
 
@@ -599,11 +599,11 @@ impl BackupReport {
 /// One configuration key, as it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Which, as `section.key`.
+    /// The key, as `section.key`.
     pub path: String,
     /// What it says; a secret is not shown.
     pub value: Json,
-    /// Where that was written.
+    /// Where the value was written.
     pub at: Origin,
 }
 
@@ -621,7 +621,7 @@ impl Setting {
     }
 }
 
-/// What configuration keys say.
+/// Configuration keys with their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
     /// The keys, each with what its change waits for: `reload`, `restart` or nothing. Where there are
@@ -641,7 +641,7 @@ pub struct Changed {
     /// What it says now, and where that stands; more than one of a section, and none of a key that is
     /// not there any more.
     pub settings: Vec<Setting>,
-    /// What came of it.
+    /// The result of reading the configuration again.
     pub reloaded: Reloaded,
 }
 

@@ -44,9 +44,9 @@ pub struct Present {
     pub host: String,
     /// What it says of itself.
     pub about: About,
-    /// Its device.
+    /// The id of its device, where it showed one.
     pub device: Option<Arc<str>>,
-    /// As what it came.
+    /// The role in which it connects.
     pub role: Role,
     /// What it may do.
     pub scopes: Scopes,
@@ -56,14 +56,14 @@ pub struct Present {
     pub text: Option<String>,
     /// For how long nobody touched it, as far as it was said.
     pub idle: Option<Duration>,
-    /// When that was.
+    /// When it connected, left or reported itself.
     pub at: Timestamp,
 }
 
 /// What a client tells of itself or of another, to be shown among who is connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// For people.
+    /// The text, for people.
     pub text: String,
     /// The device it is about.
     pub device: Option<String>,
@@ -71,7 +71,7 @@ pub struct Told {
     pub host: Option<String>,
     /// What it is; empty where that is not said.
     pub about: About,
-    /// Why this is told.
+    /// Why the client reports itself.
     pub reason: Option<String>,
     /// For how long nobody touched it.
     pub idle: Option<Duration>,
@@ -86,7 +86,7 @@ enum Who {
     Connection(ConnectionId),
 }
 
-/// One entry.
+/// A client in the list.
 #[derive(Clone, Debug)]
 struct Entry {
     present: Present,
@@ -94,10 +94,10 @@ struct Entry {
     open: BTreeSet<ConnectionId>,
 }
 
-/// Everybody.
+/// The clients that are connected or reported themselves lately.
 #[derive(Clone, Debug)]
 pub struct Presences {
-    /// The daemon itself.
+    /// The entry of the daemon itself.
     own: Present,
     entries: BTreeMap<Who, Entry>,
     who: BTreeMap<ConnectionId, Who>,
@@ -231,7 +231,7 @@ impl Presences {
         self.entries.len()
     }
 
-    /// Whether none is.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

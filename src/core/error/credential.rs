@@ -9,11 +9,11 @@ use crate::time::Timestamp;
 /// Why a credential does not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CredentialFault {
-    /// None was shown.
+    /// No credential was shown.
     Missing,
     /// It is none that holds. The device may have a token to try instead.
     Mismatch {
-        /// Whether it has.
+        /// Whether the device has a token.
         has_device_token: bool,
     },
     /// The device token holds no longer, or is another device's or role's.
@@ -24,7 +24,7 @@ pub enum CredentialFault {
     ApiKey,
     /// It is an API key that has expired.
     ApiKeyExpired {
-        /// When.
+        /// When it ended.
         at: Timestamp,
     },
     /// It is a JWT that does not hold.
@@ -32,7 +32,7 @@ pub enum CredentialFault {
 }
 
 impl CredentialFault {
-    /// It as an error.
+    /// The fault as an error for the client.
     pub fn error(self) -> Error {
         let message = match self {
             Self::Missing => "a token or an API key is required",
@@ -80,22 +80,22 @@ impl CredentialFault {
 /// Why a device has to be approved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PairingReason {
-    /// It is not paired.
+    /// The device is not paired.
     NotPaired,
     /// It wants to come as something else.
     Role,
-    /// It wants more scopes.
+    /// The device asks for scopes beyond those it was granted.
     Scopes,
 }
 
 /// That a device has to be approved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairingRequired {
-    /// The request that waits.
+    /// The id of the request that waits for approval.
     pub request: String,
-    /// Why.
+    /// Why approval is needed.
     pub reason: PairingReason,
-    /// The device.
+    /// The device's id.
     pub device: Arc<str>,
     /// As what it wants to come.
     pub role: Role,
@@ -122,9 +122,9 @@ pub enum Refusal {
     PayloadInvalid,
     /// A claim is missing or of another type.
     PayloadSchemaInvalid,
-    /// It has expired.
+    /// `exp` has passed.
     Expired {
-        /// When.
+        /// When it expired.
         at: Timestamp,
     },
     /// It holds later, or was issued later than now.
@@ -161,7 +161,7 @@ impl Refusal {
         }
     }
 
-    /// For people.
+    /// The message for people.
     pub const fn message(self) -> &'static str {
         match self {
             Self::Malformed => "JWT malformed",

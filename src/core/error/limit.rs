@@ -1,6 +1,6 @@
 //! The bounds that a failure can say it met.
 
-/// A table of bounds with the names that clients and the log know them by.
+/// A table of bounds with the names that clients and event logs know them by.
 macro_rules! limits {
     ($($limit:ident = $name:literal, $doc:literal;)*) => {
         /// A bound that was met.
@@ -10,7 +10,7 @@ macro_rules! limits {
         }
 
         impl Limit {
-            /// Every bound.
+            /// All bounds.
             pub const ALL: &[Self] = &[$(Self::$limit),*];
 
             /// Its name; that of its key where it can be configured.

@@ -52,7 +52,7 @@ impl ErrorCode {
         Error { code: self, message: message.into(), detail: None }
     }
 
-    /// The code's name in logs and in the log's records.
+    /// The code's name in the lines of the log and in event logs.
     pub const fn name(self) -> &'static str {
         match self {
             Self::InvalidRequest => "invalid_request",
@@ -78,7 +78,7 @@ impl ErrorCode {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// Every code.
+    /// All codes.
     pub const ALL: [Self; 15] = [
         Self::InvalidRequest,
         Self::UnknownMethod,
@@ -105,11 +105,11 @@ pub enum Detail {
     MissingScope(Scope),
     /// When trying again makes sense.
     RetryAfter(Duration),
-    /// Which bound was met.
+    /// A bound was exceeded.
     Limit {
-        /// The bound.
+        /// The name of the bound.
         name: Limit,
-        /// Its value.
+        /// The bound itself, in its own unit.
         limit: u64,
     },
     /// How many bytes of an upload have come: where it goes on.
@@ -122,7 +122,7 @@ pub enum Detail {
     Pairing(Box<PairingRequired>),
 }
 
-/// A failure, as clients, the log and operators are told of it.
+/// A failure, as clients, event logs and operators are told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// What kind of failure.
@@ -134,7 +134,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// With this detail.
+    /// Adds a detail to the error.
     #[must_use]
     pub fn with(mut self, detail: Detail) -> Self {
         self.detail = Some(detail);

@@ -9,20 +9,20 @@ use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::Owner;
 
-/// What a row of the log takes besides what is in it, about, in bytes.
+/// What a row of the store takes besides what is in it, about, in bytes.
 pub const ROW_BYTES: u64 = 64;
 
 /// What an owner has in the store, or is about to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Sessions.
+    /// The number of sessions.
     pub sessions: u64,
     /// Bytes of all of them.
     pub bytes: u64,
 }
 
 impl Kept {
-    /// With this besides.
+    /// The sum of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Kept {
         }
     }
 
-    /// Without this.
+    /// The difference; never below zero.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self {

@@ -53,7 +53,7 @@ impl Embedding {
         self.0.len()
     }
 
-    /// As it is kept.
+    /// The bytes that the store keeps.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|number| number.to_le_bytes()).collect()
     }

@@ -97,7 +97,7 @@ impl FileId {
 /// Which file a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRef {
-    /// By its id.
+    /// The file of this id.
     File(FileId),
     /// By the caller's upload that it came with.
     Upload(UploadId),
@@ -155,7 +155,7 @@ impl FileAbout {
 /// A piece of an upload.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Which upload.
+    /// The upload it belongs to.
     pub upload: UploadId,
     /// What is said of the file; with it, the upload is begun where there is none.
     pub about: Option<FileAbout>,
@@ -164,7 +164,7 @@ pub struct Chunk {
     pub offset: Option<u64>,
     /// Its number among those that this connection sent since it began or went on, where that is said.
     pub index: Option<u64>,
-    /// Its bytes.
+    /// The bytes of the chunk.
     pub data: Bytes,
     /// Whether they are compressed, as zlib or gzip does; a stream of its own.
     pub compressed: bool,
@@ -172,7 +172,7 @@ pub struct Chunk {
     pub is_last: bool,
 }
 
-/// Never its bytes.
+/// Does not show the bytes.
 impl fmt::Debug for Chunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Chunk")
@@ -291,7 +291,7 @@ pub struct FileRow {
     pub id: FileId,
     /// The upload it came with.
     pub upload: UploadId,
-    /// Whose it is.
+    /// The owner of the file.
     pub owner: Owner,
     /// What was said of it; of a finished file, what is true of it.
     pub about: FileAbout,
@@ -299,9 +299,9 @@ pub struct FileRow {
     pub size: u64,
     /// Whether it is all there.
     pub is_complete: bool,
-    /// When it was begun.
+    /// When the upload began.
     pub created: Timestamp,
-    /// When it last grew.
+    /// When bytes were last added.
     pub updated: Timestamp,
 }
 

@@ -58,7 +58,7 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// Every tier.
+    /// All tiers.
     pub const ALL: [Self; 3] = [Self::Scratchpad, Self::Episodic, Self::Semantic];
 
     /// Its name, as clients and the store know it.
@@ -81,17 +81,17 @@ impl Tier {
 pub enum Kind {
     /// Something that was said or done with somebody.
     Interaction,
-    /// Something that was noticed.
+    /// An observation.
     #[default]
     Observation,
-    /// Something that was decided.
+    /// A decision.
     Decision,
-    /// Something that is so.
+    /// A fact.
     Knowledge,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Interaction, Self::Observation, Self::Decision, Self::Knowledge];
 
     /// Its name, as clients and the store know it.
@@ -110,16 +110,16 @@ impl Kind {
     }
 }
 
-/// Something to remember.
+/// A memory to store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewMemory {
     /// The id it gets; a fresh one.
     pub id: String,
-    /// Where it goes.
+    /// The tier to store it in.
     pub tier: Tier,
-    /// What it is.
+    /// The kind of memory.
     pub kind: Kind,
-    /// What it says.
+    /// The text.
     pub content: String,
     /// What else is to be known of it; comes back as it was given.
     pub metadata: Option<Map<String, Json>>,
@@ -167,7 +167,7 @@ fn no_session() -> Error {
 /// What to look for, and where.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Query {
-    /// What.
+    /// What to search for.
     pub question: Question,
     /// Only in this tier.
     pub tier: Option<Tier>,
@@ -225,7 +225,7 @@ pub struct Deleted {
     pub id: String,
 }
 
-/// What answers a query.
+/// The memories that match a query.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
     /// The best answers, the best first; of equal ones the newest.
@@ -234,14 +234,14 @@ pub struct Found {
     pub total: u64,
 }
 
-/// Something that was remembered.
+/// The memory that was stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
-    /// Its id.
+    /// The memory's id.
     pub id: String,
-    /// Where it went.
+    /// The tier it is stored in.
     pub tier: Tier,
-    /// What it is.
+    /// The kind of memory.
     pub kind: Kind,
     /// The session it belongs to.
     pub session: Option<SessionKey>,
@@ -252,15 +252,15 @@ pub struct Stored {
 /// Something that is remembered, as an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remembered {
-    /// Its id.
+    /// The memory's id.
     pub id: String,
-    /// Whose it is.
+    /// The owner of the memory.
     pub owner: Owner,
-    /// Where it is.
+    /// The tier it is stored in.
     pub tier: Tier,
-    /// What it is.
+    /// The kind of memory.
     pub kind: Kind,
-    /// What it says.
+    /// The text.
     pub content: String,
     /// What else is to be known of it.
     pub metadata: Option<Map<String, Json>>,

@@ -28,7 +28,7 @@ const FINE: f64 = 0.01;
 /// What of that an entry may have that is not the same text.
 const ALIKE: f64 = 0.9;
 
-/// What is looked for.
+/// A query, prepared for scoring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
     text: Option<Wanted>,
@@ -122,7 +122,7 @@ pub struct Best {
     total: u64,
 }
 
-/// An answer.
+/// A candidate that matches, with its score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hit {
     /// Above 0 and up to 1.

@@ -34,7 +34,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// That of a text.
+    /// The index of a text.
     pub fn of(text: &str) -> Self {
         let Terms { terms, singles } = Terms::of(text);
         let whole = whole(&terms);
@@ -97,7 +97,7 @@ enum Class {
     Symbol,
     /// Nothing that is looked for, unless there is nothing else.
     Mark,
-    /// Nothing.
+    /// What separates terms.
     Space,
 }
 

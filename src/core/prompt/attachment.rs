@@ -217,7 +217,7 @@ impl Attachment {
         self
     }
 
-    /// An attachment as the log knows it, without its bytes; none where the media type is unknown.
+    /// An attachment as the store knows it, without its bytes; none where the media type is unknown.
     pub fn remembered(name: Option<String>, media_type: &str, bytes: usize) -> Option<Self> {
         let kind = match ImageType::from_media_type(media_type) {
             Some(image) => Kind::Image(image),
@@ -236,7 +236,7 @@ impl Attachment {
         self.name.as_deref()
     }
 
-    /// What it is.
+    /// Whether it is an image, a text or only named.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -281,7 +281,7 @@ impl Attachment {
         self.data = Bytes::new();
     }
 
-    /// Gives it its bytes back, as the log has them; what does not fit its size is not taken.
+    /// Gives it its bytes back, as the store has them; what does not fit its size is not taken.
     pub fn restore(&mut self, data: Bytes) {
         if data.len() == self.bytes {
             self.data = data;
@@ -323,7 +323,7 @@ impl Attachment {
     }
 }
 
-/// Never its bytes.
+/// Does not show the bytes.
 impl fmt::Debug for Attachment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attachment")

@@ -20,7 +20,7 @@ pub enum Form {
     Video,
     /// Something to listen to.
     Audio,
-    /// Something said.
+    /// A voice message.
     Voice,
     /// Anything else.
     Document,
@@ -31,7 +31,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// All of them.
+    /// All forms.
     pub const ALL: [Self; 7] =
         [Self::Image, Self::Video, Self::Audio, Self::Voice, Self::Document, Self::Animation, Self::Sticker];
 
@@ -59,7 +59,7 @@ impl Form {
 pub struct LocalFile {
     /// What it is meant as.
     pub form: Form,
-    /// Where it is.
+    /// The path of the file.
     pub path: String,
     /// Its media type, where that is said.
     pub media_type: Option<String>,

@@ -11,7 +11,7 @@ use crate::prompt::thinking::Thinking;
 /// The settings of one session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What people call it.
+    /// The session's name for people.
     pub label: Option<String>,
     /// The model that answers, `PROVIDER/MODEL`; none = the agent's.
     pub model: Option<String>,
@@ -54,11 +54,11 @@ impl Assignment {
 /// A change of [`Settings`]. The outer `None` leaves a setting as it is, the inner one clears it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
-    /// The label.
+    /// The new label; the inner none removes it.
     pub label: Option<Option<String>>,
-    /// The model.
+    /// The new model; the inner none restores the default.
     pub model: Option<Option<String>>,
-    /// How much is thought.
+    /// The new level of thinking; the inner none restores the default.
     pub thinking: Option<Option<Thinking>>,
     /// What it was made for.
     pub assignment: Option<Option<Box<Assignment>>>,
@@ -103,7 +103,7 @@ pub const SETTINGS_BYTES_MAX: usize = 16 * 1024;
 pub const LABEL_CHARS_MAX: usize = 512;
 
 impl Settings {
-    /// What they take in memory and in the log, roughly.
+    /// What they take in memory and in the event log, roughly.
     pub fn bytes(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let display = self.display.iter().map(|(name, value)| name.len() + value.to_string().len() + 8);

@@ -3,15 +3,15 @@
 /// A level of thinking, as far as the model can think at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Thinking {
-    /// Not at all.
+    /// No thinking.
     Off,
     /// As little as the model can.
     Minimal,
-    /// A little.
+    /// Little thinking.
     Low,
     /// As much as is usual.
     Medium,
-    /// Much.
+    /// Much thinking.
     High,
     /// As much as it can.
     Max,
@@ -21,7 +21,7 @@ impl Thinking {
     /// Every level, the least first.
     pub const ALL: [Self; 6] = [Self::Off, Self::Minimal, Self::Low, Self::Medium, Self::High, Self::Max];
 
-    /// Its name, in the log and in the protocols that have one.
+    /// Its name, in event logs and in the protocols that have one.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Off => "off",

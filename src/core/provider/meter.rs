@@ -52,9 +52,9 @@ impl Period {
 /// What one budget leaves, in tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Over which span.
+    /// The period that the budget is for.
     pub period: Period,
-    /// Spent and settled.
+    /// Used by calls that are settled, in tokens.
     pub used: u64,
     /// Reserved by calls under way.
     pub reserved: u64,

@@ -46,7 +46,7 @@ pub struct ChatRequest {
     pub system: String,
     /// The conversation, oldest first; starts with a user message.
     pub messages: Vec<ChatMessage>,
-    /// The tools offered.
+    /// The tools that the model may call.
     pub tools: Vec<ToolSpec>,
     /// At most so many tokens of output, thoughts included.
     pub max_tokens: u32,
@@ -60,14 +60,14 @@ pub struct ChatRequest {
 pub enum ChatMessage {
     /// What the user said.
     User {
-        /// In words.
+        /// The text of the prompt.
         text: String,
         /// And brought along. Those whose bytes are not there are named.
         attachments: Vec<Attachment>,
     },
     /// What the model said: text first, then its tool calls. One of the two may be empty.
     Assistant {
-        /// The text.
+        /// The text of the answer.
         text: String,
         /// The calls, in the model's order.
         calls: Vec<ToolCall>,
@@ -123,10 +123,10 @@ impl Serialize for Base64<'_> {
     }
 }
 
-/// Why a model stopped.
+/// The reason a model stopped writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was done.
+    /// The answer is complete.
     End,
     /// It waits for tool results.
     ToolUse,
@@ -150,7 +150,7 @@ pub enum Delta {
     ToolCall(ToolCall),
     /// The end of the answer.
     Finished {
-        /// Why.
+        /// The reason.
         stop: Stop,
         /// Tokens as the wire says; none where the server did not say.
         usage: Option<Usage>,
@@ -160,7 +160,7 @@ pub enum Delta {
 /// The kinds of providers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProviderKind {
-    /// Anthropic Messages.
+    /// The Anthropic Messages API.
     Anthropic,
     /// OpenAI chat completions, and any server that speaks them.
     OpenAi,

@@ -30,7 +30,7 @@ use crate::tools::call::ToolCall;
 /// The most tool calls of one answer.
 const CALLS_MAX: usize = 128;
 
-/// Where requests go.
+/// The address of chat completions below a base URL.
 pub(super) fn url(base_url: &str) -> String {
     format!("{}/chat/completions", base_url.trim_end_matches('/'))
 }

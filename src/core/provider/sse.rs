@@ -39,7 +39,7 @@ pub struct Parser {
     event_bytes_max: usize,
 }
 
-/// One event.
+/// An event of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     /// Its `event` field; empty where it has none.

@@ -5,7 +5,7 @@
 pub struct Usage {
     /// Read by the model, cached ones included.
     pub input_tokens: u64,
-    /// Written by it.
+    /// The tokens that the model wrote.
     pub output_tokens: u64,
 }
 

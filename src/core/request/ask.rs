@@ -20,7 +20,7 @@ use crate::tools::plugin::{PluginCommand, PluginReply};
 
 /// Something that can be asked of the daemon.
 pub trait Ask: Into<Command> {
-    /// What it is answered.
+    /// The reply to this question.
     type Reply;
 
     /// Its answer, as it was carried; none where it answers something else.

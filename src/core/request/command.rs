@@ -34,7 +34,7 @@ pub struct Request {
 /// Everything that can be asked of the daemon: one area for each actor that answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// Something about sessions.
+    /// A command to sessions.
     Session(SessionCommand),
     /// Something about tool calls that wait for approval.
     Approval(ApprovalCommand),
@@ -44,19 +44,19 @@ pub enum Command {
     SubAgent(SubAgentCommand),
     /// Something about teams of agents.
     Team(TeamCommand),
-    /// Something about files.
+    /// A command about files.
     File(FileCommand),
     /// Something about jobs that are done at set times.
     Job(Box<JobCommand>),
-    /// Something about paired devices.
+    /// A command about paired devices.
     Device(DeviceCommand),
     /// Something about the credentials that the daemon gave out.
     Token(Box<TokenCommand>),
-    /// Something about nodes.
+    /// A command about nodes.
     Node(NodeCommand),
-    /// Something about plugins.
+    /// A command about plugins.
     Plugin(PluginCommand),
-    /// Something about the configuration.
+    /// A command about the configuration.
     Config(ConfigCommand),
     /// Something about the daemon as a whole.
     Daemon(DaemonCommand),

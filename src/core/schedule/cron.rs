@@ -37,7 +37,7 @@ const FIELDS: [(&str, &str); 7] = [
 /// A bit that stands for every way in which a value may be meant (the parser's).
 const ANY_BIT: u8 = 1;
 
-/// It.
+/// A cron expression with its time zone.
 #[derive(Clone, Debug)]
 pub struct Cron {
     expression: String,

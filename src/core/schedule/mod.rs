@@ -40,18 +40,18 @@ pub const EVERY_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 /// When something is to be done, as somebody asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Once, then.
+    /// Once, at this time.
     At(Timestamp),
-    /// Every so long.
+    /// Again and again after a fixed time.
     Every {
-        /// How long.
+        /// The time between two runs.
         every: Duration,
         /// The first time, from which all others are counted; none = one span from now.
         anchor: Option<Timestamp>,
     },
     /// By a cron expression.
     Cron {
-        /// It.
+        /// The expression.
         expression: String,
         /// The time zone it is meant in, by its IANA name; none = the host's.
         zone: Option<String>,
@@ -61,13 +61,13 @@ pub enum Plan {
 /// When something is due.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Schedule {
-    /// Once, then.
+    /// Once, at this time.
     At(Timestamp),
     /// At the anchor and every so long after it.
     Every {
         /// How long; at least [`EVERY_MIN`].
         every: Duration,
-        /// The first time.
+        /// The time of the first run.
         anchor: Timestamp,
     },
     /// Whenever the expression says so.

@@ -7,9 +7,9 @@ use crate::ids::{CallId, PluginName};
 /// A tool as a model is told of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
-    /// Its name.
+    /// The tool's name, by which the model calls it.
     pub name: PluginName,
-    /// What it does.
+    /// What the tool does, in words for the model.
     pub description: String,
     /// JSON Schema of its input.
     pub input_schema: Value,
@@ -20,7 +20,7 @@ pub struct ToolSpec {
 pub struct ToolCall {
     /// The provider's name for the call.
     pub id: CallId,
-    /// The tool.
+    /// The tool to call.
     pub name: PluginName,
     /// Its input. What the model wrote where that is not JSON is a JSON string of it, and the
     /// call is answered with an error instead of being made.
@@ -30,10 +30,10 @@ pub struct ToolCall {
 /// What became of a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolResult {
-    /// The call.
+    /// The id of the call that it answers.
     pub call: CallId,
     /// What the model is told.
     pub content: String,
-    /// Whether it failed.
+    /// Whether the call failed.
     pub is_error: bool,
 }

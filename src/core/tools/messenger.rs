@@ -16,7 +16,7 @@ use crate::prompt::local_file::{CAPTION_BYTES_MAX, Form, LocalFile};
 use crate::target::{Route, Target};
 use crate::tools::call::ToolSpec;
 
-/// Its name.
+/// The name under which models call the tool.
 pub const NAME: &str = "send_message";
 
 /// The longest text of one message, in bytes.
@@ -27,7 +27,7 @@ pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 pub struct Message {
     /// Where to; none means whoever asked.
     pub target: Option<Target>,
-    /// What it says.
+    /// The text of the message.
     pub text: Option<String>,
     /// Files that go with it.
     pub attachments: Vec<LocalFile>,

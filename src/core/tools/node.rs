@@ -39,7 +39,7 @@ area! {
     Node(NodeCommand => NodeReply) {
         /// Those that are connected and belong to the caller.
         ListNodes(ListNodes) => Nodes(Vec<NodeRow>),
-        /// Have one do something.
+        /// Run a command on a node.
         Invoke(Box<InvokeNode>) => Invoked(Box<Invoked>),
         /// From a node: what became of an invocation.
         Result(NodeResult) => Noted(Noted),
@@ -75,7 +75,7 @@ pub struct ListNodes;
 /// From a node: what became of an invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeResult {
-    /// The invocation.
+    /// The id of the invocation that it answers.
     pub invocation: Arc<str>,
     /// Its payload as JSON, if there is one; or why it failed.
     pub outcome: Result<Option<String>, NodeFailure>,
@@ -142,7 +142,7 @@ pub struct Invoked {
 pub struct NodeFailure {
     /// In the node's words, or one of [`Self::NOT_CONNECTED`], [`Self::TIMEOUT`].
     pub code: String,
-    /// For people.
+    /// The message for people.
     pub message: String,
 }
 

@@ -12,15 +12,15 @@ use crate::scope::Scopes;
 /// What can be asked about credentials of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenCommand {
-    /// Which there are.
+    /// List all tokens.
     List,
-    /// Give one out.
+    /// Issue a token.
     Create {
-        /// Its name.
+        /// The token's name, for people.
         name: String,
-        /// What it is.
+        /// The kind of token.
         kind: Kind,
-        /// What it allows.
+        /// What its holder may do.
         scopes: Scopes,
         /// How long it lives; none = as long as such do: a JWT [`JWT_LIFE`], an API key for ever.
         life: Option<Duration>,
@@ -29,12 +29,12 @@ pub enum TokenCommand {
     },
     /// Let nobody in with it any more.
     Revoke {
-        /// Its id.
+        /// The token's id.
         id: String,
     },
     /// Give out another in its place.
     Rotate {
-        /// Its id.
+        /// The token's id.
         id: String,
         /// For how long both hold; none = for [`OVERLAP`].
         overlap: Option<Duration>,
@@ -44,7 +44,7 @@ pub enum TokenCommand {
     /// Give out a JWT in the place of the one that the caller was let in with, which then holds for
     /// [`RENEWED_OVERLAP`] more. Answered as `Rotate`.
     Renew {
-        /// Its id.
+        /// The token's id.
         id: String,
     },
 }
@@ -64,7 +64,7 @@ impl TokenCommand {
 pub struct Configured {
     /// Its name; the shared token's is `token`.
     pub name: Arc<str>,
-    /// What it allows.
+    /// What its holder may do.
     pub scopes: Scopes,
     /// When it was last used.
     pub used: Option<Use>,
@@ -77,7 +77,7 @@ pub enum TokenReply {
     List {
         /// Those that were given out, the latest first.
         tokens: Vec<Token>,
-        /// Those of the configuration.
+        /// The credentials from the configuration.
         configured: Vec<Configured>,
         /// Whether nobody has to show one over loopback, until the first is given out.
         loopback_open: bool,
@@ -86,7 +86,7 @@ pub enum TokenReply {
     },
     /// To `Create`.
     Created {
-        /// It.
+        /// The token issued.
         token: Token,
         /// What is shown to be let in; told this once.
         secret: Secret,
@@ -97,7 +97,7 @@ pub enum TokenReply {
     Revoked(Token),
     /// To `Rotate`.
     Rotated {
-        /// The new one.
+        /// The token that replaces it.
         token: Token,
         /// What is shown to be let in with it; told this once.
         secret: Secret,

@@ -40,7 +40,7 @@ pub struct Moment<'a> {
     pub now: Timestamp,
     /// And by the wall clock.
     pub wall: Timestamp,
-    /// Gives fresh random bytes.
+    /// A source of fresh random bytes.
     pub random: &'a mut dyn FnMut() -> [u8; 16],
 }
 
@@ -276,7 +276,7 @@ impl Ledger {
         Ok((changes, TokenReply::Rotated { token, secret, old }))
     }
 
-    /// A new one.
+    /// Issues a token.
     fn give(
         &self,
         name: &str,

@@ -10,11 +10,11 @@ use crate::time::Timestamp;
 /// An agent that was put to work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Agent {
-    /// Its id.
+    /// The agent's id.
     pub id: SubAgentId,
-    /// Whose it is.
+    /// The owner of its session.
     pub owner: Owner,
-    /// Its session.
+    /// The session in which it works.
     pub session: SessionKey,
     /// The session it works for.
     pub parent: Option<SessionKey>,
@@ -30,7 +30,7 @@ pub struct Agent {
     pub task: Task,
     /// The most tokens its session may spend.
     pub tokens_max: Option<u64>,
-    /// How far it is.
+    /// The stage of its work.
     pub phase: Phase,
     /// How many turns it has begun.
     pub turns: u32,
@@ -51,11 +51,11 @@ pub struct Agent {
 /// A place in a team.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// The team.
+    /// The team it belongs to.
     pub team: TeamId,
-    /// Which place, from 0.
+    /// Its position among the members, from 0.
     pub place: u32,
-    /// As what.
+    /// The role it has in the team.
     pub role: String,
 }
 
@@ -70,7 +70,7 @@ pub struct Seat {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Phase {
-    /// For a turn.
+    /// It waits for a turn.
     Waiting,
     /// It has its turn number [`Agent::turns`].
     Turn {
@@ -79,7 +79,7 @@ pub enum Phase {
         /// The number of the message it is about; none = it is about the task.
         mail: Option<u64>,
     },
-    /// Nothing follows.
+    /// Its work is over; no turn follows.
     Over {
         /// `Completed`, `Failed` or `Stopped`.
         state: AgentState,
@@ -91,7 +91,7 @@ pub enum Phase {
 }
 
 impl Agent {
-    /// Whether nothing follows.
+    /// Whether its work is over.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over { .. })
     }
@@ -112,16 +112,16 @@ impl Agent {
     }
 }
 
-/// A team.
+/// A team, as it is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Team {
-    /// Its id.
+    /// The team's id.
     pub id: TeamId,
-    /// Whose it is.
+    /// The owner of its agents' sessions.
     pub owner: Owner,
-    /// Its name.
+    /// The team's name, for people.
     pub name: String,
-    /// What it is for.
+    /// The team's purpose, shown to its members.
     pub description: Option<String>,
     /// How its work is put together.
     pub strategy: Coordination,
@@ -136,7 +136,7 @@ pub struct Team {
     /// What was said at the task so far, in order: the places of members, and what each said. Let go
     /// when it is over.
     pub said: Vec<(u32, String)>,
-    /// When it was formed.
+    /// When the team was formed.
     pub created: Timestamp,
     /// When anything of this changed last.
     pub updated: Timestamp,
@@ -149,11 +149,11 @@ pub struct Mail {
     pub number: u64,
     /// The name of the message, which several may share.
     pub message: String,
-    /// From whom.
+    /// The sender.
     pub from: SubAgentId,
-    /// For whom.
+    /// The recipient.
     pub to: SubAgentId,
-    /// What it says.
+    /// The text.
     pub content: String,
 }
 
@@ -162,11 +162,11 @@ pub struct Mail {
 pub struct Note {
     /// Its id, which the session takes once.
     pub id: String,
-    /// The session.
+    /// The session that gets the note.
     pub session: SessionKey,
-    /// Whose that is.
+    /// The owner of that session.
     pub owner: Owner,
-    /// What it says.
+    /// The text.
     pub content: String,
 }
 
@@ -174,9 +174,9 @@ pub struct Note {
 /// what was written of it before.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// An agent.
+    /// An agent is new or has changed.
     Agent(Box<Agent>),
-    /// It is forgotten.
+    /// An agent is deleted.
     ForgetAgent(SubAgentId),
     /// A team, but for what was said in it.
     Team(Box<Team>),
@@ -184,24 +184,24 @@ pub enum Change {
     ForgetTeam(TeamId),
     /// Something was said in a team.
     Said {
-        /// The team.
+        /// The team in which it was said.
         team: TeamId,
         /// Its place in [`Team::said`].
         number: usize,
         /// The place of the member.
         place: u32,
-        /// What.
+        /// The text.
         text: String,
     },
     /// What was said in a team is let go.
     ForgetSaid(TeamId),
-    /// A message.
+    /// A message between members is stored.
     Mail(Mail),
-    /// It is forgotten.
+    /// A message was delivered and is deleted.
     ForgetMail(u64),
-    /// A note.
+    /// A note for a session is stored.
     Note(Note),
-    /// It is forgotten.
+    /// A note was delivered and is deleted.
     ForgetNote(String),
 }
 
@@ -224,10 +224,10 @@ impl Change {
     }
 }
 
-/// All that is kept.
+/// Everything about agents and teams in the store.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
-    /// The agents.
+    /// All agents.
     pub agents: Vec<Agent>,
     /// The teams, with what was said in them.
     pub teams: Vec<Team>,

@@ -14,20 +14,20 @@ use crate::ids::{Owner, SubAgentId, TeamId};
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
-/// How a turn ended.
+/// The end of an agent's turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TurnEnd {
-    /// How.
+    /// The outcome of its run.
     pub outcome: Outcome,
     /// What was said in it.
     pub text: String,
-    /// What it cost.
+    /// The tokens it used.
     pub usage: Usage,
 }
 
 /// What somebody can begin a turn with.
 pub(super) enum Due {
-    /// The task.
+    /// The agent's own task.
     Task,
     /// The message of this number.
     Mail(u64),

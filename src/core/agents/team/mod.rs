@@ -15,7 +15,7 @@ use crate::time::Timestamp;
 pub const MEMBERS_MAX: usize = 16;
 /// The most rounds of a team whose members take turns, and how many there are where nobody says.
 pub const ROUNDS_MAX: u32 = 10;
-/// See [`ROUNDS_MAX`].
+/// Rounds of a debate where none are given; see [`ROUNDS_MAX`].
 pub const ROUNDS_DEFAULT: u32 = 2;
 /// The most teams of one owner that are at work at once.
 pub const TEAMS_MAX: usize = 8;
@@ -59,11 +59,11 @@ pub struct Dissolve {
 /// A team to be formed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Create {
-    /// Its name, for people.
+    /// The team's name, for people.
     pub name: String,
     /// What it is for, told to its members.
     pub description: Option<String>,
-    /// Its members.
+    /// The members, in their order.
     pub members: Vec<Member>,
     /// How their work is put together.
     pub strategy: Coordination,
@@ -74,7 +74,7 @@ pub struct Create {
 /// Somebody to be in a team.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Which kind of agent.
+    /// The kind of agent, as its creator calls it.
     pub kind: String,
     /// As what it is in it, told to all.
     pub role: String,
@@ -133,13 +133,13 @@ impl Coordination {
 /// A message between members of a team.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// The team.
+    /// The team whose members talk.
     pub team: TeamId,
     /// Whom it is from: a member by its id, or by its role where only one has it.
     pub from: String,
     /// Whom it is for, named likewise; none = all others.
     pub to: Option<String>,
-    /// What it says.
+    /// The text.
     pub content: String,
     /// What clients say of it besides; shown to clients and not to models.
     pub metadata: Option<Json>,
@@ -165,20 +165,20 @@ pub struct Sent {
     pub to: Vec<SubAgentId>,
 }
 
-/// How a team is.
+/// The status of a team.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TeamStatus {
-    /// Which.
+    /// The team's id.
     pub team: TeamId,
-    /// Whose it is.
+    /// The owner of its agents' sessions.
     pub owner: Owner,
-    /// Its name.
+    /// The team's name, for people.
     pub name: String,
-    /// What it is for.
+    /// The team's purpose, shown to its members.
     pub description: Option<String>,
     /// How its work is put together.
     pub strategy: Coordination,
-    /// How it is.
+    /// The stage it has reached.
     pub state: TeamState,
     /// Its members, in order.
     pub members: Vec<AgentStatus>,
@@ -186,7 +186,7 @@ pub struct TeamStatus {
     pub progress: f64,
     /// Why it failed or was dissolved.
     pub why: Option<String>,
-    /// When it was formed.
+    /// When the team was formed.
     pub created: Timestamp,
     /// When anything of this changed last.
     pub updated: Timestamp,
@@ -197,18 +197,18 @@ pub struct TeamStatus {
 pub enum TeamState {
     /// None of its members has had a turn.
     Forming,
-    /// It is at work.
+    /// Members are at work.
     Active,
     /// It has done what it was to do.
     Completed,
     /// None of its members could.
     Failed,
-    /// Somebody ended it.
+    /// It was dissolved from outside.
     Dissolved,
 }
 
 impl TeamState {
-    /// Its name.
+    /// The state's name on the wire.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Forming => "forming",
@@ -232,13 +232,13 @@ pub enum TeamNews {
     Changed(TeamStatus),
     /// A member was sent a message.
     Message(Relayed),
-    /// Somebody ended it.
+    /// The team was dissolved from outside.
     Dissolved {
-        /// Which.
+        /// The team's id.
         team: TeamId,
-        /// Whose it was.
+        /// The owner of its agents' sessions.
         owner: Owner,
-        /// Why.
+        /// The reason, for people.
         reason: Option<String>,
     },
 }
@@ -246,21 +246,21 @@ pub enum TeamNews {
 /// A message that was relayed between members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relayed {
-    /// Its name.
+    /// The id of the message.
     pub message: String,
-    /// The team.
+    /// The team whose members talk.
     pub team: TeamId,
-    /// Whose that is.
+    /// The team's owner.
     pub owner: Owner,
-    /// From whom.
+    /// The sender.
     pub from: SubAgentId,
     /// For whom; none = for all others.
     pub to: Option<SubAgentId>,
-    /// What it says.
+    /// The text.
     pub content: String,
     /// What clients say of it besides.
     pub metadata: Option<Json>,
-    /// The message it answers.
+    /// The id of the message that this answers.
     pub answers: Option<String>,
     /// When it was sent.
     pub at: Timestamp,

@@ -12,14 +12,14 @@
 //!
 //! A [`Cursor`] wants one run or the whole session; its events carry its ticket. While it is live,
 //! events are sent to it as they are published. Where its connection takes no more it falls behind,
-//! and from then on it is served from the log until it has caught up: so a slow client costs its
-//! place in the log and nothing else. How far it may fall behind is bounded, in bytes of the log.
+//! and from then on it is served from the event log until it has caught up: so a slow client costs its
+//! place in the event log and nothing else. How far it may fall behind is bounded, in bytes of the event log.
 //!
 //! A connection that follows a session and also asks for runs in it is told those runs once: under
 //! the request that asked for them.
 //!
 //! There is no mailbox, socket or store in here. Whoever drives this sends ([`Sink`]), reads from
-//! the log what [`Followers::missing`] names and hands it to [`Followers::caught`].
+//! the event log what [`Followers::missing`] names and hands it to [`Followers::caught`].
 
 #[cfg(test)]
 mod tests;
@@ -136,13 +136,13 @@ struct Cursor {
 enum Pace {
     /// As they are published.
     Live,
-    /// From the log, when the road has room.
+    /// From the event log, when the road has room.
     Behind,
-    /// From the log: a read is under way.
+    /// From the event log: a read is under way.
     Reading,
 }
 
-/// A read from the log that a cursor needs.
+/// A read from the event log that a cursor needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Whose cursor.
@@ -246,7 +246,7 @@ impl<R: Sink> Followers<R> {
         }
     }
 
-    /// Nobody is live any more, and no read is under way: all that follows is read from the log.
+    /// Nobody is live any more, and no read is under way: all that follows is read from the event log.
     pub fn fall_behind(&mut self) {
         for feed in self.feeds.values_mut() {
             feed.is_full = false;
@@ -257,7 +257,7 @@ impl<R: Sink> Followers<R> {
     }
 
     /// Sends an event to those who want it and are live. One that is not may fall `lag_bytes_max`
-    /// bytes of the log behind; beyond that its connection is given up.
+    /// bytes of the event log behind; beyond that its connection is given up.
     pub fn publish(&mut self, session: &SessionKey, logged: &Logged, lag_bytes_max: usize) {
         let wanted = |feed: &Feed<R>| feed.cursors.iter().any(|cursor| cursor.wants(logged));
         if !self.feeds.values().any(wanted) {
@@ -336,7 +336,7 @@ impl<R: Sink> Followers<R> {
         self.drop_finished();
     }
 
-    /// Ends what is told of single runs with the event that `end` makes, outside the log; who
+    /// Ends what is told of single runs with the event that `end` makes, outside the event log; who
     /// follows the whole session goes on.
     pub fn end_runs(&mut self, session: &SessionKey, end: impl Fn(RunId) -> Logged) {
         for feed in self.feeds.values_mut() {
@@ -350,7 +350,7 @@ impl<R: Sink> Followers<R> {
         self.drop_finished();
     }
 
-    /// Tells everybody who follows the session the last event there is, which is not in its log, and
+    /// Tells everybody who follows the session the last event there is, which is not in its event log, and
     /// lets all of them go.
     pub fn end_all(&mut self, last: &Arc<Published>) {
         for feed in self.feeds.values_mut() {

@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 
 const VERSION: u8 = 2;
 
-/// All text.
+/// The version of pages that hold only text.
 const VERSION_TEXT: u8 = 1;
 
 /// One piece of text on a page. Session and run go by the numbers the store gave them.
@@ -25,11 +25,11 @@ pub struct Piece<'a> {
     pub run: u64,
     /// Its place in the session's log.
     pub seq: Seq,
-    /// When it was said.
+    /// When the event was written.
     pub at: Timestamp,
     /// What it is a piece of.
     pub of: Streamed,
-    /// What was said.
+    /// The text of the event.
     pub text: &'a str,
 }
 

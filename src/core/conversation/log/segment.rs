@@ -5,7 +5,7 @@
 //! is over, what follows one number after the other becomes one segment: the text, and how long
 //! each piece was. A cursor in the middle of it gets the rest in one piece. A number taken by
 //! something else (a prompt that was queued meanwhile, a tool call, a thought after text) ends the segment, so the
-//! order of the log stays exact. So does a segment that is full: an event made of one is never large,
+//! order of the event log stays exact. So does a segment that is full: an event made of one is never large,
 //! so that a slow reader can be served in small portions. What a segment forgets is when each piece
 //! was said: it keeps the time of the last.
 

@@ -4,7 +4,7 @@ use crate::ids::{AgentId, RunId, SessionKey};
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
-/// One paid call.
+/// What one call of a model used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRecord {
     /// The session it was made for.
@@ -17,8 +17,8 @@ pub struct UsageRecord {
     pub provider: String,
     /// The model's name at the provider.
     pub model: String,
-    /// The tokens.
+    /// The tokens read and written.
     pub usage: Usage,
-    /// When it ended.
+    /// When the call ended.
     pub at: Timestamp,
 }

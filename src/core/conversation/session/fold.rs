@@ -1,4 +1,4 @@
-//! The fold of the log: what an event makes of the state, and what is kept of runs that are over.
+//! The fold of the event log: what an event makes of the state, and what is kept of runs that are over.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ impl Past {
 }
 
 impl Session {
-    /// The fold.
+    /// Brings the state up to date with an event of the event log.
     pub(super) fn apply(&mut self, logged: &Logged) {
         let Some(run) = &logged.run else {
             match &logged.event {

@@ -1,4 +1,4 @@
-//! One conversation: its queue of prompts, its run, its place in the log.
+//! One conversation: its queue of prompts, its run, its place in the event log.
 //!
 //! ```text
 //!   submit ---> queue ---(turn comes: Started)---> run ---(Ended)---> past ---(Cleared)---> gone
@@ -6,13 +6,13 @@
 //!                 +-----------(abort: Ended)        | events of the turn (see `turn`)
 //! ```
 //!
-//! Queue, run and past are one state, and the state is the fold of the log: every change is an
+//! Queue, run and past are one state, and the state is the fold of the event log: every change is an
 //! [`Event`] that gets the next number, is applied, and waits to be written ([`Session::take`]).
 //! Whoever drives this writes the events first and only then lets anything of them be seen or
 //! done; what to do is [`Session::work`], which follows from the state. There is no clock, no
 //! mailbox and no store in here, so crashes between any two steps can be played through.
 //!
-//! What a prompt says need not be in memory while it waits: once it is in the log it can be set aside
+//! What a prompt says need not be in memory while it waits: once it is in the event log it can be set aside
 //! ([`Session::set_aside`]), and when its turn comes it is wanted back ([`Session::wanted`]).
 
 mod approvals;
@@ -90,7 +90,7 @@ pub struct Session {
     settings: Settings,
     /// When the run under way began; 0 where none is.
     began: Timestamp,
-    /// Runs of lanes whose turn has come there. In nobody's log: after a restart they wait anew.
+    /// Runs of lanes whose turn has come there. In nobody's event log: after a restart they wait anew.
     admitted: Vec<RunId>,
     draining: bool,
     unwritten: Vec<Logged>,
@@ -119,7 +119,7 @@ impl Session {
     }
 
     /// A session read back: `events` are its last ended runs and all that have not ended; `head`
-    /// is the last number in the log, `reserved` the high-water mark, `settings` what it is set to.
+    /// is the last number in the event log, `reserved` the high-water mark, `settings` what it is set to.
     pub fn restore(
         key: SessionKey,
         limits: Limits,
@@ -204,12 +204,12 @@ impl Session {
         self.unwritten.is_empty()
     }
 
-    /// Whether nothing ever happened in it: it is in nobody's log.
+    /// Whether nothing ever happened in it: it is in nobody's event log.
     pub fn is_new(&self) -> bool {
         self.head == Seq(0)
     }
 
-    /// From here on nothing new is begun: the step under way finishes, the rest waits in the log
+    /// From here on nothing new is begun: the step under way finishes, the rest waits in the event log
     /// for the next start.
     pub fn drain(&mut self) {
         self.draining = true;

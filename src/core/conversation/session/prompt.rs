@@ -14,13 +14,13 @@ pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct Submission {
     /// The id of its run.
     pub run: RunId,
-    /// What the user says.
+    /// The text of the prompt.
     pub content: String,
-    /// Whose it is.
+    /// The owner of the prompt.
     pub owner: Owner,
     /// The same key from the same owner is the same run.
     pub idempotency_key: Option<String>,
-    /// What it brings along.
+    /// The attachments of the prompt.
     pub attachments: Vec<Attachment>,
     /// How it is to be answered.
     pub run_options: RunOptions,
@@ -48,7 +48,7 @@ pub(super) struct Prompt {
     pub(super) idempotency_key: Option<String>,
     pub(super) attachments: Vec<Attachment>,
     pub(super) run_options: RunOptions,
-    /// How many bytes it has that are in the log and not here; 0 = all of it is here.
+    /// How many bytes it has that are in the event log and not here; 0 = all of it is here.
     pub(super) aside: usize,
 }
 

@@ -79,7 +79,7 @@ impl Session {
         Some(prompt_bytes(&prompt.content, &prompt.attachments))
     }
 
-    /// Lets go of what a prompt says that waits; it is in the log.
+    /// Lets go of what a prompt says that waits; it is in the event log.
     pub fn set_aside(&mut self, run: &RunId) {
         let Some(prompt) = self.queue.iter_mut().find(|prompt| prompt.run == *run) else { return };
         let held = prompt_bytes(&prompt.content, &prompt.attachments);

@@ -12,12 +12,12 @@
 //! ```
 //!
 //! What happened is an [`Event`]; the state is the fold of the events ([`Turn::apply`]); what is to
-//! be done next follows from the state alone ([`Turn::work`]). So a turn read back from the log
+//! be done next follows from the state alone ([`Turn::work`]). So a turn read back from the event log
 //! goes on exactly where it was, and a finished step is never run again. Tool calls are journaled
 //! together with the end of the answer that asks for them, before any of them is made, and with them
 //! what the provider wants back with the model's thoughts. A call that needs approval waits, however
-//! often the daemon restarts, until that is in the log ([`crate::conversation::approval`]); the others go on. Thoughts are kept while their run goes on
-//! and no longer: a later turn is not shown them.
+//! often the daemon restarts, until that is in the event log ([`crate::conversation::approval`]); the others
+//! go on. Thoughts are kept while their run goes on and no longer: a later turn is not shown them.
 
 #[cfg(test)]
 mod tests;
@@ -124,15 +124,15 @@ pub struct Turn {
 enum State {
     /// The model is being asked; what it said so far.
     Asking {
-        /// Its text, in the log already.
+        /// Its text, in the event log already.
         text: String,
-        /// Its calls: not in the log before the answer ends.
+        /// Its calls: not in the event log before the answer ends.
         heard: Vec<ToolCall>,
         /// Which of these need approval.
         gates: Vec<Gate>,
-        /// Its thoughts, in the log already.
+        /// Its thoughts, in the event log already.
         thought: String,
-        /// The ends of those: not in the log before the answer ends.
+        /// The ends of those: not in the event log before the answer ends.
         seals: Vec<ThoughtSignature>,
         /// Whether a restart cut it off before: it is said anew.
         is_anew: bool,
@@ -407,7 +407,7 @@ impl Turn {
         withdrawn.chain([Event::Ended { outcome, usage }]).collect()
     }
 
-    /// What a daemon that finds this turn in the log has to record before it goes on: the text of
+    /// What a daemon that finds this turn in the event log has to record before it goes on: the text of
     /// an unfinished answer is void, and calls that may have been made are not made again unless
     /// `idempotent` says that they may be. Those that wait for approval wait on.
     pub fn recover(&self, idempotent: impl Fn(&PluginName) -> bool) -> Vec<Event> {

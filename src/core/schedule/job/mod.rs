@@ -41,7 +41,7 @@ pub const NEW_SESSION_PROMPT: &str = "A new session is about to begin: nothing t
 /// The channel of the sessions that jobs have for themselves.
 pub const CHANNEL: &str = "cron";
 
-/// Jobs of one owner.
+/// The most jobs of one owner.
 pub const JOBS_MAX: usize = 100;
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
@@ -57,19 +57,19 @@ pub const TEXT_BYTES_MAX: usize = 4 * 1024;
 /// Something that is done at set times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its id.
+    /// The job's id.
     pub id: JobId,
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// What it is for.
+    /// The description for people.
     pub description: Option<String>,
     /// Whose it is, and in whose name it prompts.
     pub owner: Owner,
     /// Whether it is done at all.
     pub is_enabled: bool,
-    /// When.
+    /// The times at which it runs.
     pub schedule: Schedule,
-    /// What.
+    /// The prompt it sends.
     pub task: Task,
     /// What becomes of times that passed without it.
     pub misfire: Misfire,
@@ -77,7 +77,7 @@ pub struct Job {
     pub is_deleted_after: bool,
     /// What the protocol it was made in keeps with it; means nothing here.
     pub note: Option<String>,
-    /// When it was made.
+    /// When the job was created.
     pub created: Timestamp,
     /// When it was last changed by somebody.
     pub updated: Timestamp,
@@ -85,12 +85,12 @@ pub struct Job {
     pub settled: Timestamp,
 }
 
-/// What a job does.
+/// The prompt that a job sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     /// The session it prompts.
     pub session: SessionKey,
-    /// What it says.
+    /// The text of the prompt.
     pub prompt: String,
     /// How it is to be answered.
     pub run_options: RunOptions,
@@ -101,9 +101,9 @@ pub struct Task {
 /// What a job is to do, as somebody asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Where.
+    /// The session to prompt.
     pub place: Place,
-    /// What it says.
+    /// The text of the prompt.
     pub prompt: String,
     /// How it is to be answered.
     pub run_options: RunOptions,
@@ -123,15 +123,15 @@ pub enum Place {
 /// A job that is to be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewJob {
-    /// What people call it.
+    /// The name for people.
     pub name: String,
-    /// What it is for.
+    /// The description for people.
     pub description: Option<String>,
     /// Whether it is done at all.
     pub is_enabled: bool,
-    /// When.
+    /// The times at which it runs.
     pub plan: Plan,
-    /// What.
+    /// The prompt it sends.
     pub order: Order,
     /// What becomes of times that passed without it.
     pub misfire: Misfire,
@@ -165,17 +165,17 @@ pub struct JobPatch {
 /// One time at which a job was done, or was not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Firing {
-    /// Of which job.
+    /// The job that ran.
     pub job: JobId,
     /// When it was due; of one that somebody asked for, when that was. No two of a job have the same.
     pub scheduled: Timestamp,
     /// Whether somebody asked for it.
     pub is_manual: bool,
-    /// When it was begun.
+    /// When the run began.
     pub begun: Timestamp,
     /// When it was over; none while it goes on.
     pub ended: Option<Timestamp>,
-    /// What became of it.
+    /// The state of the run.
     pub state: FiringState,
     /// How many times before it were missed.
     pub missed: u64,
@@ -183,25 +183,25 @@ pub struct Firing {
     pub run: Option<RunId>,
     /// What the model said, as far as it is kept.
     pub text: Option<String>,
-    /// What it cost.
+    /// The tokens it used.
     pub usage: Usage,
 }
 
 /// What became of a firing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FiringState {
-    /// It goes on.
+    /// The run is under way.
     Running,
-    /// It was done.
+    /// The run completed.
     Done,
-    /// It was not.
+    /// The run failed with this error.
     Failed(Error),
     /// There was nothing to do, or it came too late; this says which.
     Skipped(String),
 }
 
 impl FiringState {
-    /// Its name in the log and in lists.
+    /// Its name in the store and in lists.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -429,57 +429,57 @@ fn begin(schedule: &Schedule, now: Timestamp) -> Timestamp {
 pub enum JobCommand {
     /// The jobs that the caller may see, the next to be due first.
     List,
-    /// One of them.
+    /// Look one job up.
     Get {
-        /// Which.
+        /// The job, as the caller names it.
         job: String,
     },
-    /// Make one.
+    /// Create a job.
     Add(Box<NewJob>),
-    /// Change one.
+    /// Change a job.
     Update {
-        /// Which.
+        /// The job, as the caller names it.
         job: String,
-        /// What of it.
+        /// The changes.
         patch: Box<JobPatch>,
     },
     /// Remove one. What it is doing is done to its end.
     Remove {
-        /// Which.
+        /// The job, as the caller names it.
         job: String,
     },
     /// Do one now, whenever it is due. Answered when it is done.
     Run {
-        /// Which.
+        /// The job, as the caller names it.
         job: String,
     },
     /// The same, answered as soon as it is written down.
     Start {
-        /// Which.
+        /// The job, as the caller names it.
         job: String,
     },
     /// Its latest firings, the latest first.
     Runs {
         /// Which; none = those of all jobs that the caller may see.
         job: Option<String>,
-        /// At most so many.
+        /// The most runs to list.
         limit: usize,
     },
-    /// How the scheduler is.
+    /// The state of the scheduler.
     Status,
     /// Say something to a session once: at once, or when the heart beats next (at once where it does
     /// not beat).
     Wake {
-        /// The session.
+        /// The session to prompt.
         session: SessionKey,
-        /// What.
+        /// The text of the prompt.
         text: String,
         /// Whether at once.
         is_now: bool,
     },
     /// Have the heart beat, or not, until the configuration is read again.
     SetHeartbeat {
-        /// Whether.
+        /// Whether they are on.
         on: bool,
     },
     /// The latest heartbeat.
@@ -556,7 +556,7 @@ pub enum JobReply {
     Status(JobStatus),
     /// To `SetHeartbeat`: whether it beats.
     Heartbeat {
-        /// Whether.
+        /// Whether they are on.
         on: bool,
     },
     /// To `LastHeartbeat`.
@@ -566,7 +566,7 @@ pub enum JobReply {
 /// A job as it is shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobView {
-    /// It.
+    /// The job itself.
     pub job: Job,
     /// When it is due next; none where it is not any more.
     pub next: Option<Timestamp>,
@@ -576,7 +576,7 @@ pub struct JobView {
     pub last: Option<Firing>,
 }
 
-/// How the scheduler is.
+/// The state of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
     /// Whether anything is done at set times: not while the daemon is drained.
@@ -596,11 +596,11 @@ pub struct JobStatus {
 pub struct Ran {
     /// Whether it was done as it should be.
     pub is_ok: bool,
-    /// For people.
+    /// A message for people.
     pub message: String,
     /// What the model said, if it was asked.
     pub result: Option<String>,
-    /// How long it took.
+    /// How long the run took.
     pub took: Duration,
 }
 
@@ -650,11 +650,11 @@ fn built_in_name(job: &str) -> Option<&'static str> {
 /// Something happened to a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobNews {
-    /// Which.
+    /// The job's id.
     pub job: JobId,
-    /// Whose it is.
+    /// The owner of the job.
     pub owner: Owner,
-    /// What.
+    /// The change.
     pub what: JobChange,
     /// When it is due next.
     pub next: Option<Timestamp>,
@@ -663,11 +663,11 @@ pub struct JobNews {
 /// What happened to a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobChange {
-    /// It was made.
+    /// The job was created.
     Added,
     /// It was changed.
     Updated,
-    /// It is gone.
+    /// The job was deleted.
     Removed,
     /// A firing of it was begun.
     Started(Timestamp),

@@ -13,13 +13,13 @@ use crate::tools::plugin::Capability;
 pub struct Manifest {
     /// Its name; must be the one it is loaded under.
     pub name: Option<String>,
-    /// Its version.
+    /// The plugin's version, as its author gives it.
     pub version: Option<String>,
     /// What it does, for people. The model is told what the module's `describe` says.
     pub description: Option<String>,
     /// Whether a call that was cut off may be made again.
     pub idempotent: bool,
-    /// What it asks for.
+    /// The capabilities it needs.
     pub capabilities: Vec<Capability>,
 }
 

@@ -12,11 +12,11 @@ pub use manifest::Manifest;
 area! {
     /// What can be asked about plugins.
     Plugin(PluginCommand => PluginReply) {
-        /// Those that are loaded.
+        /// List the loaded plugins.
         List(ListPlugins) => Plugins(Vec<PluginSummary>),
-        /// Load one.
+        /// Load a plugin.
         Load(LoadPlugin) => Loaded(PluginSummary),
-        /// Unload one.
+        /// Unload a plugin.
         Unload(UnloadPlugin) => Unloaded(Unloaded),
     }
 }
@@ -32,14 +32,14 @@ pub enum PluginReply {
     Unloaded(Unloaded),
 }
 
-/// The loaded plugins.
+/// List the loaded plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListPlugins;
 
 /// Load a plugin: a configured one, or the file `path` under the plugins folder of the home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadPlugin {
-    /// The name it gets.
+    /// The name under which it is loaded.
     pub name: PluginName,
     /// The module; none means the configured or embedded one.
     pub path: Option<String>,
@@ -48,21 +48,21 @@ pub struct LoadPlugin {
 /// Unload a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnloadPlugin {
-    /// Its name.
+    /// The plugin's name.
     pub name: PluginName,
 }
 
 /// A plugin that is loaded no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unloaded {
-    /// Its name.
+    /// The plugin's name.
     pub name: PluginName,
 }
 
-/// One loaded plugin.
+/// A loaded plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginSummary {
-    /// Its name.
+    /// The plugin's name.
     pub name: PluginName,
     /// Its version, where its manifest says one.
     pub version: Option<String>,

@@ -34,7 +34,7 @@ const ABOUT_CHARS_MAX: usize = 128;
 /// How many bytes of the keyed hash a token has.
 const TOKEN_BYTES: usize = 16;
 
-/// Something to write down.
+/// A change to write to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "few, and each is written at once")]
 pub enum Change {
@@ -81,7 +81,7 @@ pub struct Arrival {
     pub claim: Claim,
     /// The device; its proof was checked.
     pub device: DeviceClaim,
-    /// Where it comes from.
+    /// The address the device connects from.
     pub peer: IpAddr,
     /// Whether that is this host, by a socket that nobody else can reach, and no proxy.
     pub is_loopback: bool,
@@ -89,9 +89,9 @@ pub struct Arrival {
 
 /// What time it is, and randomness.
 pub struct Moment<'a> {
-    /// What time it is.
+    /// The time of the decision.
     pub now: Timestamp,
-    /// Gives fresh random bytes.
+    /// A source of fresh random bytes.
     pub random: &'a mut dyn FnMut() -> [u8; 16],
 }
 
@@ -100,7 +100,7 @@ pub struct Registry {
     authority: Arc<Authority>,
     secret: Vec<u8>,
     devices: BTreeMap<Arc<str>, Device>,
-    /// The oldest first.
+    /// Requests that wait for a decision, the oldest first.
     pending: Vec<Pending>,
 }
 

@@ -198,7 +198,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
     }
 }
 
-/// Writes what a session is set to, as its log and its row in lists have it.
+/// Writes what a session is set to, as its event log and its row in lists have it.
 pub fn write_settings(settings: &Settings, body: &mut Vec<u8>) {
     let label = settings.label.as_deref().map(Cow::Borrowed);
     let model = settings.model.as_deref().map(Cow::Borrowed);
