@@ -52,7 +52,7 @@ const LAG_CHECK: Duration = Duration::from_secs(5);
 /// What it is made with.
 pub struct Setup {
     /// The bounds, and who can work.
-    pub rules: rules::Setup,
+    pub rules: rules::RegistrySettings,
     /// Where it is written down.
     pub store: Addr<Store>,
     /// Who tells those that want to know.
@@ -82,7 +82,7 @@ pub struct AgentSupervisor {
 /// Goes over to other bounds and agents; what is under way goes on.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure(pub rules::Setup);
+pub struct Reconfigure(pub rules::RegistrySettings);
 
 /// A session is about to be stopped or deleted: first the agents are whose end that is. Answered when
 /// that is written down.

@@ -499,8 +499,8 @@ fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&
 }
 
 /// What a configuration says of agents that work for sessions.
-fn agent_rules(config: &Config) -> clawmux_core::agents::registry::Setup {
-    clawmux_core::agents::registry::Setup {
+fn agent_rules(config: &Config) -> clawmux_core::agents::registry::RegistrySettings {
+    clawmux_core::agents::registry::RegistrySettings {
         running_max: config.limits.agents,
         depth_max: config.limits.agent_depth,
         agents: config.agents.keys().cloned().collect(),

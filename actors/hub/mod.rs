@@ -31,7 +31,7 @@ use clawmux_core::conversation::command::SessionFilter;
 use clawmux_core::conversation::reply::SessionRow;
 use clawmux_core::daemon::announcement::{Announcement, ChangeReason};
 use clawmux_core::daemon::command::{DaemonReply, Overview};
-use clawmux_core::daemon::presence::{Presences, Present, Told};
+use clawmux_core::daemon::presence::{PresenceReport, Presences, Present};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ConnectionId;
@@ -288,7 +288,7 @@ pub struct Tell {
     /// Who is answered that it is shown.
     pub asker: Asker,
     /// What is shown.
-    pub told: Told,
+    pub told: PresenceReport,
 }
 
 /// How many connections are present?

@@ -290,7 +290,11 @@ async fn looks(hub: &Addr<Hub>) -> u64 {
 async fn what_is_told_is_shown_at_once() {
     let hub = Hub::default().start();
     let mut peer = Connected::join(&hub, 1, Principal::local(), true, "cli").await;
-    let told = Told { text: "the cat sits on it".into(), device: Some("d".into()), ..Told::default() };
+    let told = PresenceReport {
+        text: "the cat sits on it".into(),
+        device: Some("d".into()),
+        ..PresenceReport::default()
+    };
     hub.send(Tell { asker: Asker::new(peer.client.clone(), Ticket(1)), told }).await.unwrap();
     assert!(matches!(peer.next().await, Got::Reply(Ok(Reply::Daemon(DaemonReply::Noted(Noted))))));
     peer.ask(&hub);

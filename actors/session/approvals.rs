@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use actix::Recipient;
-use clawmux_core::conversation::approval::{Decided, News, Pending, knows_of, may_see};
+use clawmux_core::conversation::approval::{Decided, News, PendingCall, knows_of, may_see};
 use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::ids::{ApprovalId, Owner, SessionKey};
 use clawmux_core::principal::Principal;
@@ -47,7 +47,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Known {
-    waiting: BTreeMap<ApprovalId, Arc<Pending>>,
+    waiting: BTreeMap<ApprovalId, Arc<PendingCall>>,
     /// The oldest first.
     decided: VecDeque<Past>,
     /// The latest of them with all that was asked, the oldest first, each with the bytes of its input.
@@ -90,7 +90,7 @@ impl Past {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
     /// It waits.
-    Waiting(Arc<Pending>),
+    Waiting(Arc<PendingCall>),
     /// It was decided lately.
     Decided(Past),
     /// Neither.
@@ -104,7 +104,7 @@ impl Approvals {
     }
 
     /// What waits in a session that woke, in place of what was known of it.
-    pub(super) fn woke(&self, session: &SessionKey, waiting: Vec<Pending>) {
+    pub(super) fn woke(&self, session: &SessionKey, waiting: Vec<PendingCall>) {
         let mut known = self.lock();
         let before = known.waiting.len();
         known.waiting.retain(|id, pending| {
@@ -120,7 +120,7 @@ impl Approvals {
     }
 
     /// This waits from now on: its log says so.
-    pub(super) fn asked(&self, pending: Pending) {
+    pub(super) fn asked(&self, pending: PendingCall) {
         let pending = Arc::new(pending);
         if self.lock().waiting.insert(pending.id.clone(), pending.clone()).is_none() {
             self.announce(News::Requested(pending));
@@ -164,7 +164,7 @@ impl Approvals {
     }
 
     /// Those that the principal may know of, the longest waiting first.
-    pub fn list(&self, principal: &Principal) -> Vec<Arc<Pending>> {
+    pub fn list(&self, principal: &Principal) -> Vec<Arc<PendingCall>> {
         let known = self.lock();
         let seen = known.waiting.values().filter(|pending| may_see(principal, pending));
         let mut list: Vec<_> = seen.cloned().collect();
@@ -209,23 +209,23 @@ impl Approvals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::conversation::approval::{Asked, Decision};
+    use clawmux_core::conversation::approval::{ApprovalRequest, Decision};
     use clawmux_core::scope::{Scope, Scopes};
     use clawmux_core::tools::call::ToolCall;
     use serde_json::json;
 
-    fn pending(session: &str, call: &str, at: u64, bytes: usize) -> Pending {
+    fn pending(session: &str, call: &str, at: u64, bytes: usize) -> PendingCall {
         let asked = Timestamp::from_millis(at);
         let input = json!({ "x": "x".repeat(bytes) });
         let call = ToolCall { id: call.into(), name: "rm".into(), input };
         let (run, owner) = (session.into(), Owner::Credential(session.into()));
-        Pending {
+        PendingCall {
             id: ApprovalId::of(&run, &call.id),
             session: SessionKey::new("main", "test", session, "main").unwrap(),
             prompted_by: owner.clone(),
             owner,
             run,
-            asked: Asked { call, asked, deadline: asked },
+            asked: ApprovalRequest { call, asked, deadline: asked },
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
         Principal { owner: Owner::Credential(name.into()), ..Principal::new(name, Scopes::of(&[scope])) }
     }
 
-    fn ids(list: &[Arc<Pending>]) -> Vec<&str> {
+    fn ids(list: &[Arc<PendingCall>]) -> Vec<&str> {
         list.iter().map(|pending| pending.asked.call.id.as_str()).collect()
     }
 
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn what_was_decided_is_remembered_for_a_while() {
         let approvals = Approvals::default();
-        let decide = |pending: &Pending| {
+        let decide = |pending: &PendingCall| {
             let (call, tool) = (pending.asked.call.id.clone(), pending.asked.call.name.clone());
             let decided = Decided { call, tool, decision: Decision::TimedOut, by: None };
             approvals.decided(&pending.id, &decided, Timestamp::default());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use actix::prelude::*;
-use clawmux_core::conversation::approval::Pending;
+use clawmux_core::conversation::approval::PendingCall;
 use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published};
 use clawmux_core::conversation::reply::{Deleted, SessionReply};
 use clawmux_core::conversation::session::Batch;
@@ -145,7 +145,7 @@ impl Session {
     fn note_approval(&self, logged: &Logged) {
         let Some(run) = &logged.run else { return };
         match &logged.event {
-            Event::ApprovalAsked(asked) => self.deps.approvals.asked(Pending {
+            Event::ApprovalAsked(asked) => self.deps.approvals.asked(PendingCall {
                 id: ApprovalId::of(run, &asked.call.id),
                 session: self.conversation.key().clone(),
                 owner: self.conversation.owner().clone(),

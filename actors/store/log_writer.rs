@@ -15,7 +15,7 @@ use super::change::Change;
 use super::failure::Failure;
 use super::figures::Figures;
 use super::live::Live;
-use super::writer::{Waiting, Writer};
+use super::writer::{PendingChange, Writer};
 use super::{Health, Holdings, Store, answered, closed, full};
 
 /// How many bytes of writes may wait; a single one may have more.
@@ -109,7 +109,7 @@ impl Change for Deletion {
 #[derive(Clone, Debug)]
 pub struct LogWriter {
     /// None once the store has stopped.
-    pub(super) writer: Arc<RwLock<Option<SyncSender<Waiting>>>>,
+    pub(super) writer: Arc<RwLock<Option<SyncSender<PendingChange>>>>,
     pub(super) figures: Arc<Figures>,
     pub(super) holdings: Holdings,
 }
@@ -175,7 +175,7 @@ impl LogWriter {
         } else {
             // Counted first, so that the writer never counts down what was not counted up.
             self.figures.queue.fetch_add(1, Relaxed);
-            let sent = writer.try_send(Waiting { change: Box::new(change), bytes, done });
+            let sent = writer.try_send(PendingChange { change: Box::new(change), bytes, done });
             if sent.is_err() {
                 self.figures.queue.fetch_sub(1, Relaxed);
             }

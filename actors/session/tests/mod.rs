@@ -143,7 +143,7 @@ impl World {
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();
         let agents = AgentSupervisor::open(agent_supervisor::Setup {
-            rules: clawmux_core::agents::registry::Setup::default(),
+            rules: clawmux_core::agents::registry::RegistrySettings::default(),
             store: store.clone(),
             hub: hub.clone(),
             log: log_writer.health(),

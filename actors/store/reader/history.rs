@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use clawmux_core::conversation::answer::Answer;
-use clawmux_core::conversation::approval::Asked;
+use clawmux_core::conversation::approval::ApprovalRequest;
 use clawmux_core::conversation::command::Before;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::log::record;
@@ -111,18 +111,18 @@ const REMEMBERED: &str = "SELECT r.id, r.run, r.prompted, r.ended, r.messages, r
     ORDER BY r.prompted DESC";
 
 /// A run, and what is known of it without reading it.
-struct Told {
+struct RunSummary {
     span: Span,
     messages: u64,
     model: Option<ModelRef>,
 }
 
-fn told(row: &Row<'_>) -> rusqlite::Result<Told> {
+fn told(row: &Row<'_>) -> rusqlite::Result<RunSummary> {
     let model = match (row.get(5)?, row.get(6)?) {
         (Some(provider), Some(model)) => Some(ModelRef { provider, model }),
         _ => None,
     };
-    Ok(Told { span: span(row)?, messages: row.number(4)?, model })
+    Ok(RunSummary { span: span(row)?, messages: row.number(4)?, model })
 }
 
 impl Query for ReadHistory {
@@ -313,7 +313,7 @@ fn newest(
 }
 
 /// The messages of one run, in order; their places are yet to be told.
-fn entries(tx: &Transaction<'_>, session: i64, told: &Told) -> Result<Vec<Entry>, Failure> {
+fn entries(tx: &Transaction<'_>, session: i64, told: &RunSummary) -> Result<Vec<Entry>, Failure> {
     let run = &told.span.run;
     let (mut entries, mut answer) = (Vec::new(), Answer::default());
     let mut tools: HashMap<CallId, PluginName> = HashMap::new();
@@ -329,7 +329,7 @@ fn entries(tx: &Transaction<'_>, session: i64, told: &Told) -> Result<Vec<Entry>
             };
             say(Entry::prompt_id(run), &logged, Some(run), said);
         }
-        Event::ToolCalled(call) | Event::ApprovalAsked(Asked { call, .. }) => {
+        Event::ToolCalled(call) | Event::ApprovalAsked(ApprovalRequest { call, .. }) => {
             tools.insert(call.id.clone(), call.name.clone());
         }
         Event::ToolReturned(result) => {

@@ -70,7 +70,7 @@ const SESSIONS_MAX: usize = 16_384;
 
 /// A change and who waits for it.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingChange {
     pub(super) change: Box<dyn Change>,
     pub(super) bytes: usize,
     pub(super) done: oneshot::Sender<Result<(), Error>>,
@@ -179,7 +179,7 @@ impl Writer {
     }
 
     /// Writes until nobody can ask any more, then closes the database.
-    pub(super) fn run(mut self, waiting: &Receiver<Waiting>) {
+    pub(super) fn run(mut self, waiting: &Receiver<PendingChange>) {
         let mut group = Vec::new();
         loop {
             let outage = self.trouble.patience();
@@ -228,7 +228,7 @@ impl Writer {
 
     /// Takes out of a mixed group what has to be synced, and what comes after that in the same
     /// session: the text of other sessions does not wait for the disk then.
-    fn split_off_durable(&self, group: &mut Vec<Waiting>) -> Vec<Waiting> {
+    fn split_off_durable(&self, group: &mut Vec<PendingChange>) -> Vec<PendingChange> {
         if !group.iter().any(|waiting| waiting.change.is_durable(self)) {
             return Vec::new();
         }
@@ -246,7 +246,7 @@ impl Writer {
     }
 
     /// Commits a group and tells everybody in it, which leaves it empty.
-    fn answer(&mut self, group: &mut Vec<Waiting>) {
+    fn answer(&mut self, group: &mut Vec<PendingChange>) {
         if group.is_empty() {
             return;
         }
@@ -282,7 +282,7 @@ impl Writer {
     }
 
     /// Commits a group; one result for each of it.
-    fn group(&mut self, group: &[Waiting]) -> Vec<Result<(), Error>> {
+    fn group(&mut self, group: &[PendingChange]) -> Vec<Result<(), Error>> {
         let shared = Arc::clone(&self.shared);
         let mut live = shared.enter();
         if self.stale
@@ -334,7 +334,7 @@ impl Writer {
     fn transaction(
         &mut self,
         live: &mut Live,
-        group: &[Waiting],
+        group: &[PendingChange],
     ) -> Result<Vec<Result<(), Error>>, rusqlite::Error> {
         self.set_durability(group.iter().any(|waiting| waiting.change.is_durable(self)))?;
         self.cached("BEGIN IMMEDIATE")?.execute([])?;

@@ -36,11 +36,11 @@ impl Log {
         self.writer.group(&group)
     }
 
-    fn waiting(&self, events: &[(u64, Event)]) -> Waiting {
+    fn waiting(&self, events: &[(u64, Event)]) -> PendingChange {
         self.waiting_in(&self.session, events)
     }
 
-    fn waiting_in(&self, session: &SessionKey, events: &[(u64, Event)]) -> Waiting {
+    fn waiting_in(&self, session: &SessionKey, events: &[(u64, Event)]) -> PendingChange {
         let reserve = matches!(events, [(1, _), ..]).then_some(Seq(100));
         let events = events.iter().map(|(seq, event)| {
             let (seq, run) = (Seq(*seq), Some("r".into()));
@@ -66,8 +66,8 @@ impl Log {
     }
 }
 
-fn waiting(change: impl Change) -> Waiting {
-    Waiting { change: Box::new(change), bytes: 0, done: oneshot::channel().0 }
+fn waiting(change: impl Change) -> PendingChange {
+    PendingChange { change: Box::new(change), bytes: 0, done: oneshot::channel().0 }
 }
 
 /// A change that panics.
@@ -125,7 +125,7 @@ fn an_outage_refuses_all_alike_until_the_writer_itself_finds_it_over() {
     log.writer.db.execute_batch(&format!("PRAGMA max_page_count = {pages}")).unwrap();
     let answer = |log: &mut Log, text: (u64, Event)| {
         let (done, mut answer) = oneshot::channel();
-        let mut group = vec![Waiting { done, ..log.waiting(&[text]) }];
+        let mut group = vec![PendingChange { done, ..log.waiting(&[text]) }];
         log.writer.answer(&mut group);
         answer.try_recv().unwrap()
     };
@@ -279,7 +279,7 @@ fn numbers_that_follow_each_other_form_ranges() {
 // ---- what owners hold, and room that is made ----
 
 /// An append of a prompt with its end, in a session of this owner.
-fn whole_run(session: &str, owner: &str, run: &str, first: u64, content: String) -> Waiting {
+fn whole_run(session: &str, owner: &str, run: &str, first: u64, content: String) -> PendingChange {
     let events = [Event::prompted(content, Owner::Admins, None), Event::Started, ended()];
     let events = events.into_iter().zip(first..).map(|(event, seq)| {
         let seq = Seq(seq);
@@ -302,7 +302,7 @@ fn ended() -> Event {
 }
 
 /// The deletion of a session of ada's.
-fn deletion(session: &str, unused_since: Option<u64>) -> Waiting {
+fn deletion(session: &str, unused_since: Option<u64>) -> PendingChange {
     let session = of_ada(session);
     waiting(Deletion { session, unused_since: unused_since.map(Timestamp::from_millis) })
 }

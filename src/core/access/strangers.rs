@@ -66,10 +66,10 @@ pub fn words(said: &str) -> String {
 
 /// What was told of whom, and what was not.
 #[derive(Debug, Default)]
-pub struct Tally(HashMap<(Source, &'static str), Told>);
+pub struct Tally(HashMap<(Source, &'static str), Throttle>);
 
 #[derive(Debug)]
-struct Told {
+struct Throttle {
     at: Timestamp,
     /// How many were left out since.
     untold: u64,
@@ -92,7 +92,7 @@ impl Tally {
         let is_known = self.0.contains_key(&(source, what));
         let source = if is_known || self.0.len() < SOURCES_MAX { source } else { Source::Others };
         let Some(told) = self.0.get_mut(&(source, what)) else {
-            self.0.insert((source, what), Told { at: now, untold: 0 });
+            self.0.insert((source, what), Throttle { at: now, untold: 0 });
             return Some(Untold { source, what, count: 0 });
         };
         if now.since(told.at) < TOLD_EVERY {

@@ -1,5 +1,5 @@
 //! Agents that are put to work for a session, each in a session of its own: what can be asked about
-//! them and how they are. The rules are [`crew`](crate::agents::registry)'s.
+//! them and how they are. The rules are [`registry`](crate::agents::registry)'s.
 
 use crate::area::area;
 use crate::error::{Error, ErrorCode};

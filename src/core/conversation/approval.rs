@@ -57,7 +57,7 @@ impl Toolbox {
 
 /// A call of the model that waits for approval.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct ApprovalRequest {
     /// The call, as the model wants it.
     pub call: ToolCall,
     /// When the call began to wait.
@@ -158,7 +158,7 @@ impl From<Verdict> for Decision {
 
 /// A call that waits, wherever it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pending {
+pub struct PendingCall {
     /// What it is decided by.
     pub id: ApprovalId,
     /// The session in which the call waits.
@@ -170,18 +170,18 @@ pub struct Pending {
     /// The owner of the prompt that began the run.
     pub prompted_by: Owner,
     /// The call, and until when it waits.
-    pub asked: Asked,
+    pub asked: ApprovalRequest,
 }
 
 /// What those are told who may decide.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
     /// A call waits for a decision.
-    Requested(Arc<Pending>),
+    Requested(Arc<PendingCall>),
     /// A call waits no longer.
     Resolved {
         /// The call that waited.
-        pending: Arc<Pending>,
+        pending: Arc<PendingCall>,
         /// What was decided, and by whom.
         decided: Decided,
         /// When it was decided.
@@ -191,7 +191,7 @@ pub enum News {
 
 impl News {
     /// The call that the news is about.
-    pub fn pending(&self) -> &Arc<Pending> {
+    pub fn pending(&self) -> &Arc<PendingCall> {
         match self {
             Self::Requested(pending) | Self::Resolved { pending, .. } => pending,
         }
@@ -212,7 +212,7 @@ pub fn may_decide(principal: &Principal, prompted_by: &Owner) -> bool {
 
 /// Whether this principal may know of a call that waits: who may decide about it, and who reads the
 /// session it is in.
-pub fn may_see(principal: &Principal, pending: &Pending) -> bool {
+pub fn may_see(principal: &Principal, pending: &PendingCall) -> bool {
     knows_of(principal, (&pending.owner, &pending.prompted_by))
 }
 
@@ -248,11 +248,11 @@ pub enum ApprovalCommand {
 #[derive(Clone, Debug, PartialEq)]
 pub enum ApprovalReply {
     /// To `List`.
-    List(Vec<Arc<Pending>>),
+    List(Vec<Arc<PendingCall>>),
     /// To `Past`: each is a [`News::Resolved`].
     Past(Vec<News>),
     /// To `Get`.
-    Found(Arc<Pending>),
+    Found(Arc<PendingCall>),
     /// To `Decide`: it is in the event log.
     Decided {
         /// The id of the call.

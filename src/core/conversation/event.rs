@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use crate::conversation::approval::{Asked, Decided, Decision};
+use crate::conversation::approval::{ApprovalRequest, Decided, Decision};
 use crate::error::Error;
 use crate::ids::{Owner, RunId, Seq, SessionKey};
 use crate::prompt::attachment::{self, Attachment};
@@ -78,7 +78,7 @@ pub enum Event {
     /// The model asked for a tool: the intent, journaled before the call is made.
     ToolCalled(ToolCall),
     /// The same, of a call that is made only once somebody approves it.
-    ApprovalAsked(Asked),
+    ApprovalAsked(ApprovalRequest),
     /// Whether it is made was decided; of one that is not, the model is told in a result of its own.
     ApprovalDecided(Decided),
     /// A tool answered a call.
@@ -131,7 +131,7 @@ impl Event {
                 }
                 Self::Text(text) | Self::Thought(text) => text.len(),
                 Self::Sealed(seals) => seals.iter().map(|seal| EVENT_BYTES + seal.bytes()).sum(),
-                Self::ToolCalled(call) | Self::ApprovalAsked(Asked { call, .. }) => {
+                Self::ToolCalled(call) | Self::ApprovalAsked(ApprovalRequest { call, .. }) => {
                     call.input.to_string().len()
                 }
                 Self::ApprovalDecided(decided) => match &decided.decision {

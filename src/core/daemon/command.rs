@@ -7,7 +7,7 @@ use crate::area::area;
 use crate::config::catalog::Catalog;
 use crate::conversation::reply::SessionRow;
 use crate::daemon::health::Report;
-use crate::daemon::presence::{Presence, Told};
+use crate::daemon::presence::{Presence, PresenceReport};
 use crate::error::Error;
 use crate::ids::LaneName;
 use crate::provider::model::ModelRef;
@@ -26,7 +26,7 @@ area! {
         /// How it is, who is connected, what went on lately.
         GetOverview(GetOverview) => Overview(Arc<Overview>),
         /// Have something shown among who is connected.
-        Tell(Box<Told>) => Noted(Noted),
+        Tell(Box<PresenceReport>) => Noted(Noted),
         /// The agents and models there are to choose from.
         GetCatalog(GetCatalog) => Catalog(Arc<Catalog>),
         /// The lanes in which runs are or wait.

@@ -62,7 +62,7 @@ pub struct Present {
 
 /// What a client tells of itself or of another, to be shown among who is connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct PresenceReport {
     /// The text, for people.
     pub text: String,
     /// The device it is about.
@@ -147,7 +147,7 @@ impl Presences {
     }
 
     /// A client tells of itself, or of somebody else.
-    pub fn tell(&mut self, now: Timestamp, mut told: Told) {
+    pub fn tell(&mut self, now: Timestamp, mut told: PresenceReport) {
         told.text.truncate(told.text.floor_char_boundary(TEXT_BYTES_MAX));
         let who = named(told.device.as_deref())
             .or_else(|| named(told.about.instance_id.as_deref()))
@@ -330,12 +330,12 @@ mod tests {
     fn what_is_told_adds_to_what_is_known_and_expires() {
         let mut presences = Presences::new(own());
         presences.join(ConnectionId(1), present("a", Some("d1")));
-        let told = |text: &str, device: Option<&str>, instance: Option<&str>| Told {
+        let told = |text: &str, device: Option<&str>, instance: Option<&str>| PresenceReport {
             text: text.into(),
             device: device.map(str::to_owned),
             about: About { instance_id: instance.map(str::to_owned), ..About::default() },
             reason: Some("launch".into()),
-            ..Told::default()
+            ..PresenceReport::default()
         };
         presences.tell(at(1), told("hello", Some("D1"), None));
         presences.tell(at(2), told(&"é".repeat(2000), None, Some("mac")));
@@ -366,7 +366,10 @@ mod tests {
         assert_eq!(presences.show(at(0)).present.len(), ENTRIES_MAX);
         assert!(presences.len() < ENTRIES_MAX, "{}", presences.len());
         for n in 0..1000u64 {
-            presences.tell(at(3000 + n), Told { text: format!("text {n}"), ..Told::default() });
+            presences.tell(
+                at(3000 + n),
+                PresenceReport { text: format!("text {n}"), ..PresenceReport::default() },
+            );
             assert!(presences.len() <= ENTRIES_MAX);
         }
     }

@@ -8,7 +8,9 @@ use clawmux_core::agents::subagent::{AgentChange, AgentNews, AgentState, AgentSt
 use clawmux_core::agents::team::{Coordination, Relayed, Sent, TeamNews, TeamReply, TeamState, TeamStatus};
 use clawmux_core::area::Noted;
 use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
-use clawmux_core::conversation::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
+use clawmux_core::conversation::approval::{
+    ApprovalReply, ApprovalRequest, Decided, Decision, News, PendingCall,
+};
 use clawmux_core::conversation::event::{Cause, Event, Forgotten, Logged, Outcome};
 use clawmux_core::conversation::reply::{
     Aborted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview,
@@ -615,8 +617,8 @@ pub(super) fn announcement_of(value: &Value) -> Result<Announcement, String> {
     })
 }
 
-fn asked_of(value: &Value) -> Asked {
-    Asked {
+fn asked_of(value: &Value) -> ApprovalRequest {
+    ApprovalRequest {
         call: ToolCall {
             id: text(value, "call").into(),
             name: text(value, "tool").into(),
@@ -647,9 +649,9 @@ fn owner_of(value: &Value) -> Owner {
     Owner::from_name(value.as_str().unwrap_or_default())
 }
 
-fn pending_of(value: &Value) -> Result<Arc<Pending>, String> {
+fn pending_of(value: &Value) -> Result<Arc<PendingCall>, String> {
     let (run, asked) = (RunId::from(text(value, "run")), asked_of(value));
-    Ok(Arc::new(Pending {
+    Ok(Arc::new(PendingCall {
         id: ApprovalId::of(&run, &asked.call.id),
         session: session_of(value)?,
         owner: owner_of(&value["owner"]),

@@ -78,7 +78,7 @@ pub struct Grant {
 
 /// A device that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingPairing {
     /// The request's id.
     pub id: String,
     /// The device's id.
@@ -107,7 +107,7 @@ pub struct Pending {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// Somebody has to decide.
-    Requested(Arc<Pending>),
+    Requested(Arc<PendingPairing>),
     /// It is decided.
     Resolved {
         /// The request; one of its own where nobody had to be asked.
@@ -140,7 +140,7 @@ impl News {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceList {
     /// Those that wait, the latest first.
-    pub pending: Vec<Pending>,
+    pub pending: Vec<PendingPairing>,
     /// Those that are paired, the latest approved first.
     pub paired: Vec<Device>,
 }

@@ -46,9 +46,9 @@ const OVER_AGENTS_MAX: usize = 256;
 /// See [`OVER_AGENTS_MAX`].
 const OVER_TEAMS_MAX: usize = 32;
 
-/// What a crew is made with.
+/// What the configuration says of agents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Setup {
+pub struct RegistrySettings {
     /// How many may have a turn at once for one owner.
     pub running_max: usize,
     /// How many sessions there may be above one.
@@ -104,7 +104,7 @@ pub enum News {
 /// All agents and teams.
 #[derive(Debug)]
 pub struct AgentRegistry {
-    setup: Setup,
+    setup: RegistrySettings,
     agents: BTreeMap<SubAgentId, Agent>,
     teams: BTreeMap<TeamId, Team>,
     mail: BTreeMap<u64, Mail>,
@@ -119,7 +119,7 @@ pub struct AgentRegistry {
 
 impl AgentRegistry {
     /// As it was written down; [`AgentRegistry::resume`] says what is to be done.
-    pub fn restore(setup: Setup, kept: Kept) -> Self {
+    pub fn restore(setup: RegistrySettings, kept: Kept) -> Self {
         Self {
             setup,
             last_mail: kept.mail.iter().map(|mail| mail.number).max().unwrap_or_default(),
@@ -134,7 +134,7 @@ impl AgentRegistry {
     }
 
     /// From now on this is configured. What is under way goes on; more of it may begin.
-    pub fn configure(&mut self, now: Timestamp, setup: Setup) {
+    pub fn configure(&mut self, now: Timestamp, setup: RegistrySettings) {
         self.setup = setup;
         self.schedule(now);
     }

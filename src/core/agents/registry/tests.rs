@@ -22,8 +22,8 @@ fn principal(name: &str) -> Principal {
     Principal { owner, ..Principal::new(name, Scopes::USER) }
 }
 
-fn setup(running_max: usize) -> Setup {
-    Setup {
+fn setup(running_max: usize) -> RegistrySettings {
+    RegistrySettings {
         running_max,
         depth_max: 3,
         agents: ["main".into(), "work".into()].into(),
@@ -44,11 +44,11 @@ fn failed() -> TurnEnd {
     TurnEnd { outcome: Outcome::Failed(ErrorCode::Provider.error("away")), ..said("") }
 }
 
-/// A crew, what of it is written down, and the sessions it works with.
+/// A registry, what of it is written down, and the sessions it works with.
 struct World {
-    crew: AgentRegistry,
+    registry: AgentRegistry,
     kept: Kept,
-    setup: Setup,
+    setup: RegistrySettings,
     clock: u64,
     ids: u128,
     effects: VecDeque<Effect>,
@@ -63,7 +63,7 @@ impl World {
     fn new(running_max: usize) -> Self {
         let setup = setup(running_max);
         Self {
-            crew: AgentRegistry::restore(setup.clone(), Kept::default()),
+            registry: AgentRegistry::restore(setup.clone(), Kept::default()),
             kept: Kept::default(),
             setup,
             clock: 0,
@@ -82,7 +82,7 @@ impl World {
             *ids += 1;
             ids.to_be_bytes()
         };
-        decide(&mut self.crew, &mut Moment { now: at(self.clock), random: &mut random })
+        decide(&mut self.registry, &mut Moment { now: at(self.clock), random: &mut random })
     }
 
     fn now(&mut self) -> Timestamp {
@@ -94,7 +94,7 @@ impl World {
         let by = principal("ada");
         let parent = parent.map(|session| (session, by.owner.clone()));
         let spawn = Spawn { parent: None, kind: "work".into(), task: task(text), tokens_max: None };
-        let status = self.moment(|crew, at| crew.spawn(at, &by, spawn, parent));
+        let status = self.moment(|registry, at| registry.spawn(at, &by, spawn, parent));
         self.write();
         status
     }
@@ -106,7 +106,7 @@ impl World {
             .collect();
         let (name, description) = ("crew".into(), Some("to try it".into()));
         let create = Create { name, description, members, strategy, task: task("solve it") };
-        let status = self.moment(|crew, at| crew.create(at, &by, create));
+        let status = self.moment(|registry, at| registry.create(at, &by, create));
         self.write();
         status
     }
@@ -119,14 +119,14 @@ impl World {
             content: text.into(),
             metadata: None,
         };
-        let sent = self.moment(|crew, at| crew.message(at, &principal("ada"), message));
+        let sent = self.moment(|registry, at| registry.message(at, &principal("ada"), message));
         self.write();
         Ok(sent?.0)
     }
 
     /// What was decided is written down and will be done.
     fn write(&mut self) {
-        let Step { changes, effects, news } = self.crew.take();
+        let Step { changes, effects, news } = self.registry.take();
         changes.into_iter().for_each(|change| keep(&mut self.kept, change));
         self.effects.extend(effects);
         self.news.extend(news);
@@ -139,13 +139,13 @@ impl World {
         match effect {
             Effect::Make(_) => {}
             Effect::Prompt(id) => {
-                let Some(agent) = self.crew.agent(&id) else { return true };
+                let Some(agent) = self.registry.agent(&id) else { return true };
                 let Phase::Turn { content, .. } = &agent.phase else { return true };
                 let run = (id.clone(), content.clone(), None);
                 let (_, _, end) = self.runs.entry(agent.turn_key()).or_insert(run);
                 if let Some(end) = end.clone() {
                     let turn = agent.turns;
-                    self.crew.turn_ended(now, &id, turn, end);
+                    self.registry.turn_ended(now, &id, turn, end);
                 }
             }
             Effect::Stop(id) => {
@@ -154,10 +154,10 @@ impl World {
                         *end = Some(TurnEnd { outcome: Outcome::Aborted(Cause::Asked), ..said("half") });
                     }
                 }
-                self.crew.settled(&id);
+                self.registry.settled(&id);
             }
             Effect::Note(note) => {
-                self.crew.noted(&note.id);
+                self.registry.noted(&note.id);
                 self.notes.entry(note.id.clone()).or_insert(note);
             }
         }
@@ -174,14 +174,14 @@ impl World {
         self.runs.iter().filter(|(_, run)| run.2.is_none()).map(|(key, _)| key.clone()).collect()
     }
 
-    /// A run ends, and the crew hears of it.
+    /// A run ends, and the registry hears of it.
     fn end(&mut self, key: &str, end: TurnEnd) {
         let (id, _, ended) = self.runs.get_mut(key).expect("it is under way");
         *ended = Some(end.clone());
         let (id, now) = (id.clone(), self.now());
-        let heard = self.crew.agent(&id).filter(|agent| agent.turn_key() == key).map(|agent| agent.turns);
+        let heard = self.registry.agent(&id).filter(|agent| agent.turn_key() == key).map(|agent| agent.turns);
         if let Some(turn) = heard {
-            self.crew.turn_ended(now, &id, turn, end);
+            self.registry.turn_ended(now, &id, turn, end);
         }
         self.write();
     }
@@ -200,18 +200,18 @@ impl World {
     /// The process dies: what is not written is gone, what was to be done is not done.
     fn crash(&mut self) {
         self.effects.clear();
-        self.crew = AgentRegistry::restore(self.setup.clone(), self.kept.clone());
+        self.registry = AgentRegistry::restore(self.setup.clone(), self.kept.clone());
         let now = self.now();
-        self.crew.resume(now);
+        self.registry.resume(now);
         self.write();
     }
 
     fn status(&self, id: &SubAgentId) -> AgentStatus {
-        self.crew.status(&principal("ada"), id).unwrap()
+        self.registry.status(&principal("ada"), id).unwrap()
     }
 
     fn team_status(&self, id: &TeamId) -> TeamStatus {
-        self.crew.status_of_team(&principal("ada"), id).unwrap()
+        self.registry.status_of_team(&principal("ada"), id).unwrap()
     }
 }
 
@@ -291,15 +291,15 @@ fn number_and_depth_are_limited_and_strangers_see_nothing() {
     assert_eq!(many.code, ErrorCode::Unavailable);
     assert_eq!(many.detail, Some(Detail::Limit { name: Limit::Agents, limit: 4 }));
     let bob = principal("bob");
-    assert_eq!(world.crew.status(&bob, &last.agent).unwrap_err().code, ErrorCode::NotFound);
-    let stop = world.crew.stop(at(99), &bob, &last.agent, None, true);
+    assert_eq!(world.registry.status(&bob, &last.agent).unwrap_err().code, ErrorCode::NotFound);
+    let stop = world.registry.stop(at(99), &bob, &last.agent, None, true);
     assert_eq!(stop.unwrap_err().code, ErrorCode::NotFound);
     let spawn = Spawn { parent: None, kind: "x".into(), task: task("spy"), tokens_max: None };
     let parent = parent.map(|session| (session, principal("ada").owner));
-    let spied = world.moment(|crew, at| crew.spawn(at, &bob, spawn, parent));
+    let spied = world.moment(|registry, at| registry.spawn(at, &bob, spawn, parent));
     assert_eq!(spied.unwrap_err().code, ErrorCode::NotFound);
-    world.crew.session_ends(at(100), &bob, &session("s"));
-    assert_eq!(world.crew.running(), 4, "nobody stops what is another's by stopping his session");
+    world.registry.session_ends(at(100), &bob, &session("s"));
+    assert_eq!(world.registry.running(), 4, "nobody stops what is another's by stopping his session");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn who_is_stopped_takes_with_him_who_works_for_him_and_twice_is_a_conflict() {
     world.settle();
     let ada = principal("ada");
     let now = world.now();
-    let stopped = world.crew.stop(now, &ada, &top.agent, Some("enough".into()), false).unwrap();
+    let stopped = world.registry.stop(now, &ada, &top.agent, Some("enough".into()), false).unwrap();
     world.write();
     world.settle();
     assert_eq!(stopped.state, AgentState::Stopped);
@@ -322,10 +322,10 @@ fn who_is_stopped_takes_with_him_who_works_for_him_and_twice_is_a_conflict() {
     assert!(
         world.notes.values().all(|note| note.content.contains("stopped") && note.content.contains("enough"))
     );
-    let again = world.crew.stop(now, &ada, &top.agent, None, false).unwrap_err();
+    let again = world.registry.stop(now, &ada, &top.agent, None, false).unwrap_err();
     assert_eq!(again.code, ErrorCode::Conflict);
-    assert!(world.crew.stop(now, &ada, &top.agent, None, true).is_ok());
-    world.crew.session_ends(now, &ada, &session("s"));
+    assert!(world.registry.stop(now, &ada, &top.agent, None, true).is_ok());
+    world.registry.session_ends(now, &ada, &session("s"));
     world.write();
     world.settle();
     assert_eq!(world.status(&other.agent).state, AgentState::Stopped);
@@ -431,7 +431,7 @@ fn messages_are_read_in_order_and_answered_to_who_sent_them() {
     assert_eq!(error(&mut world, "r0", Some("r1"), &long), ErrorCode::TooLarge);
     let stranger =
         Message { team: team.clone(), from: "r0".into(), to: None, content: "hi".into(), metadata: None };
-    let refused = world.moment(|crew, at| crew.message(at, &principal("bob"), stranger));
+    let refused = world.moment(|registry, at| registry.message(at, &principal("bob"), stranger));
     assert_eq!(refused.unwrap_err().code, ErrorCode::NotFound);
 }
 
@@ -466,14 +466,14 @@ fn a_team_is_dissolved_with_all_who_work_for_its_members() {
     world.message(&team.team, "r0", Some("r1"), "hello").unwrap();
     world.settle();
     let (ada, now) = (principal("ada"), world.now());
-    let over = world.crew.dissolve(now, &ada, &team.team, Some("enough".into())).unwrap();
+    let over = world.registry.dissolve(now, &ada, &team.team, Some("enough".into())).unwrap();
     world.write();
     world.settle();
     assert_eq!((over.state, over.why.as_deref()), (TeamState::Dissolved, Some("enough")));
     assert!((over.progress - 1.0 / 6.0).abs() < 0.01, "{}", over.progress);
     assert_eq!(world.status(&below.agent).state, AgentState::Stopped);
     assert!(world.open().is_empty() && world.kept.mail.is_empty() && world.notes.is_empty());
-    let again = world.crew.dissolve(now, &ada, &team.team, None).unwrap_err();
+    let again = world.registry.dissolve(now, &ada, &team.team, None).unwrap_err();
     assert_eq!(again.code, ErrorCode::Conflict);
 }
 
@@ -511,7 +511,7 @@ fn those_that_are_over_are_forgotten_when_there_are_too_many() {
         world.next(said("x"));
     }
     assert_eq!(world.kept.agents.len(), OVER_AGENTS_MAX);
-    let forgotten = world.crew.status(&principal("ada"), &first.unwrap()).unwrap_err();
+    let forgotten = world.registry.status(&principal("ada"), &first.unwrap()).unwrap_err();
     assert_eq!(forgotten.code, ErrorCode::NotFound);
 }
 
@@ -532,14 +532,14 @@ proptest! {
         let ada = principal("ada");
         let mut over: BTreeMap<SubAgentId, AgentState> = BTreeMap::new();
         for (move_, n) in script {
-            let agents: Vec<SubAgentId> = world.crew.agents.keys().cloned().collect();
-            let teams: Vec<TeamId> = world.crew.teams.keys().cloned().collect();
+            let agents: Vec<SubAgentId> = world.registry.agents.keys().cloned().collect();
+            let teams: Vec<TeamId> = world.registry.teams.keys().cloned().collect();
             let some_agent = agents.get(n % agents.len().max(1)).cloned();
             let some_team = teams.get(n % teams.len().max(1)).cloned();
             let now = world.now();
             match (move_, some_agent, some_team) {
                 (0, agent, _) => {
-                    let sessions = agent.map(|id| world.crew.agents[&id].session.clone());
+                    let sessions = agent.map(|id| world.registry.agents[&id].session.clone());
                     let parent = sessions.filter(|_| n % 3 > 0).or((n % 2 > 0).then(|| session("s")));
                     let _ = world.spawn(parent, "a task");
                 }
@@ -553,20 +553,20 @@ proptest! {
                     let _ = world.message(&team, &format!("r{}", n % 4), (n % 5 > 0).then_some(&*to), "hello");
                 }
                 (4, Some(agent), _) => {
-                    let _ = world.crew.stop(now, &ada, &agent, None, n % 2 > 0);
+                    let _ = world.registry.stop(now, &ada, &agent, None, n % 2 > 0);
                 }
                 (5, _, Some(team)) if n % 3 == 0 => {
-                    let _ = world.crew.dissolve(now, &ada, &team, None);
+                    let _ = world.registry.dissolve(now, &ada, &team, None);
                 }
                 (6, Some(agent), _) if n % 4 == 0 => {
-                    let session = world.crew.agents[&agent].session.clone();
-                    world.crew.session_ends(now, &ada, &session);
+                    let session = world.registry.agents[&agent].session.clone();
+                    world.registry.session_ends(now, &ada, &session);
                 }
-                (7, ..) if n % 16 == 0 => world.crew.session_ends(now, &ada, &session("s")),
+                (7, ..) if n % 16 == 0 => world.registry.session_ends(now, &ada, &session("s")),
                 (8, ..) => world.crash(),
                 // Before anything of it was written.
                 (9, Some(agent), _) => {
-                    let _ = world.crew.stop(now, &ada, &agent, None, true);
+                    let _ = world.registry.stop(now, &ada, &agent, None, true);
                     world.crash();
                 }
                 (10..=12, ..) => {
@@ -579,15 +579,15 @@ proptest! {
                 _ => { world.act(); }
             }
             world.write();
-            for agent in world.crew.agents.values() {
-                prop_assert!(world.crew.running_for(&agent.owner) <= running_max);
+            for agent in world.registry.agents.values() {
+                prop_assert!(world.registry.running_for(&agent.owner) <= running_max);
             }
             let restored = AgentRegistry::restore(world.setup.clone(), world.kept.clone());
-            prop_assert_eq!(&restored.agents, &world.crew.agents, "what is written is what is");
-            prop_assert_eq!(&restored.teams, &world.crew.teams);
-            prop_assert_eq!(&restored.mail, &world.crew.mail);
-            prop_assert_eq!(&restored.notes, &world.crew.notes);
-            for agent in world.crew.agents.values() {
+            prop_assert_eq!(&restored.agents, &world.registry.agents, "what is written is what is");
+            prop_assert_eq!(&restored.teams, &world.registry.teams);
+            prop_assert_eq!(&restored.mail, &world.registry.mail);
+            prop_assert_eq!(&restored.notes, &world.registry.notes);
+            for agent in world.registry.agents.values() {
                 prop_assert!(agent.depth <= 3);
                 if let Some(state) = over.get(&agent.id) {
                     prop_assert_eq!(*state, agent.state(), "what is over stays over");
@@ -597,7 +597,7 @@ proptest! {
                 }
                 if agent.state() == AgentState::Stopped {
                     let works = |other: &&Agent| other.parent.as_ref() == Some(&agent.session) && !other.is_over();
-                    prop_assert!(world.crew.agents.values().find(works).is_none());
+                    prop_assert!(world.registry.agents.values().find(works).is_none());
                 }
                 let open = world.runs.iter().filter(|(_, run)| run.0 == agent.id && run.2.is_none());
                 prop_assert!(open.count() <= 1, "one turn at a time");
@@ -611,8 +611,8 @@ proptest! {
         }
         world.settle();
         prop_assert!(world.open().is_empty(), "nothing runs on: {:?}", world.open());
-        prop_assert!(world.crew.agents.values().all(|a| matches!(a.phase, Phase::Over { settling: false, .. })), "{:?}", world.crew.agents);
-        prop_assert!(world.crew.teams.values().all(|team| team.state.is_over()), "{:?}", world.crew.teams);
+        prop_assert!(world.registry.agents.values().all(|a| matches!(a.phase, Phase::Over { settling: false, .. })), "{:?}", world.registry.agents);
+        prop_assert!(world.registry.teams.values().all(|team| team.state.is_over()), "{:?}", world.registry.teams);
         prop_assert!(world.kept.mail.is_empty() && world.kept.notes.is_empty());
         prop_assert!(world.kept.teams.iter().all(|team| team.said.is_empty()));
     }

@@ -1,5 +1,5 @@
 //! Teams of agents that work on one task: what can be asked about them and how they are. Whose turn
-//! it is says [`plan`]; the rules of the whole are [`crew`](crate::agents::registry)'s.
+//! it is says [`plan`]; the rules of the whole are [`registry`](crate::agents::registry)'s.
 
 pub mod plan;
 

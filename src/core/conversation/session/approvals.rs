@@ -1,7 +1,7 @@
 //! The calls of the run under way that wait for approval, and who decides.
 
 use super::{Prompt, Session};
-use crate::conversation::approval::{self, Decided, Decision, Pending, Verdict};
+use crate::conversation::approval::{self, Decided, Decision, PendingCall, Verdict};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{ApprovalId, CallId, Owner, RunId};
 use crate::principal::Principal;
@@ -9,9 +9,9 @@ use crate::time::Timestamp;
 
 impl Session {
     /// The calls that wait for approval.
-    pub fn pending(&self) -> Vec<Pending> {
+    pub fn pending(&self) -> Vec<PendingCall> {
         let Some((prompt, turn)) = &self.run else { return Vec::new() };
-        let pending = turn.waiting().map(|asked| Pending {
+        let pending = turn.waiting().map(|asked| PendingCall {
             id: ApprovalId::of(&prompt.run, &asked.call.id),
             session: self.key.clone(),
             owner: self.owner.clone(),
@@ -45,7 +45,7 @@ impl Session {
         if self.draining || self.undecided().is_none_or(|deadline| deadline > now) {
             return;
         }
-        for Pending { asked, .. } in self.pending() {
+        for PendingCall { asked, .. } in self.pending() {
             if asked.deadline <= now {
                 self.decided(now, &asked.call.id, Decision::TimedOut, None);
             }
@@ -84,7 +84,7 @@ impl Session {
                 false => approval::no_such(id),
             });
         }
-        let Pending { run, asked, .. } = pending;
+        let PendingCall { run, asked, .. } = pending;
         let (call, tool) = (asked.call.id, asked.call.name);
         let decision = Decision::from(verdict);
         self.decided(now, &call, decision.clone(), Some(&by.name));

@@ -24,7 +24,7 @@ mod tests;
 
 use serde_json::Value;
 
-use crate::conversation::approval::{Asked, Decided, Decision, Toolbox};
+use crate::conversation::approval::{ApprovalRequest, Decided, Decision, Toolbox};
 use crate::conversation::event::{Event, Outcome, Streamed};
 use crate::conversation::transcript::STEP_JOINT;
 use crate::error::ErrorCode;
@@ -177,13 +177,13 @@ impl Turn {
     }
 
     /// The calls that wait for approval.
-    pub fn waiting(&self) -> impl Iterator<Item = Asked> + '_ {
+    pub fn waiting(&self) -> impl Iterator<Item = ApprovalRequest> + '_ {
         let step = self.steps.last().filter(|_| self.state == State::Acting);
         step.into_iter().flat_map(|step| {
             step.open().filter_map(|call| {
                 let Gate { asked, deadline, way, .. } = step.gate(&call.id)?;
                 let (asked, deadline) = (*asked, *deadline);
-                (*way == Gating::Pending).then(|| Asked { call: call.clone(), asked, deadline })
+                (*way == Gating::Pending).then(|| ApprovalRequest { call: call.clone(), asked, deadline })
             })
         })
     }
@@ -254,9 +254,10 @@ impl Turn {
             {
                 heard.push(call.clone());
             }
-            (Event::ApprovalAsked(Asked { call, asked, deadline }), State::Asking { heard, gates, .. })
-                if !heard.iter().any(|known| known.id == call.id) =>
-            {
+            (
+                Event::ApprovalAsked(ApprovalRequest { call, asked, deadline }),
+                State::Asking { heard, gates, .. },
+            ) if !heard.iter().any(|known| known.id == call.id) => {
                 let (asked, deadline) = (*asked, *deadline);
                 gates.push(Gate { call: call.id.clone(), asked, deadline, way: Gating::Pending });
                 heard.push(call.clone());
@@ -400,7 +401,7 @@ impl Turn {
         }
         let mut usage = self.usage;
         usage += partial;
-        let withdrawn = self.waiting().map(|Asked { call, .. }| {
+        let withdrawn = self.waiting().map(|ApprovalRequest { call, .. }| {
             let decision = Decision::Withdrawn;
             Event::ApprovalDecided(Decided { call: call.id, tool: call.name, decision, by: None })
         });
@@ -535,7 +536,7 @@ fn finish(
         if is_last || !tools.is_gated(&call.name) || is_refused(&call) {
             return Event::ToolCalled(call);
         }
-        Event::ApprovalAsked(Asked { call, asked: now, deadline: now.after(tools.timeout) })
+        Event::ApprovalAsked(ApprovalRequest { call, asked: now, deadline: now.after(tools.timeout) })
     }));
     events.push(Event::StepEnded { usage });
     events.extend(refusals);

@@ -84,7 +84,7 @@ fn nothing_is_asked_in_an_answer_that_ends_the_run() {
         let events = feed(&mut turn, vec![call("", GATED), finished(1)]);
         let asked = events.iter().any(|event| matches!(event, Event::ApprovalAsked(_)));
         assert_eq!(asked, step + 1 < STEPS_MAX);
-        let waiting: Vec<Asked> = turn.waiting().collect();
+        let waiting: Vec<ApprovalRequest> = turn.waiting().collect();
         for asked in waiting {
             for event in turn.decided(&asked.call.id, Decision::TimedOut, None) {
                 turn.apply(&event);

@@ -7,7 +7,7 @@ use super::Call;
 use super::event::owner_name;
 use super::method::ask_one_of;
 use super::method::{Method, Request, method};
-use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Pending, Verdict};
+use crate::conversation::approval::{ApprovalCommand, ApprovalReply, PendingCall, Verdict};
 use crate::error::Error;
 use crate::ids::ApprovalId;
 
@@ -71,8 +71,8 @@ fn decide(id: String, verdict: Verdict, word: &'static str) -> Result<Call, Erro
     })
 }
 
-fn row(pending: &Pending) -> Value {
-    let Pending { id, session, owner, run, prompted_by, asked } = pending;
+fn row(pending: &PendingCall) -> Value {
+    let PendingCall { id, session, owner, run, prompted_by, asked } = pending;
     json!({
         "approval": id.as_str(),
         "session": session.as_str(),

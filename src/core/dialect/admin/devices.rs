@@ -8,7 +8,7 @@ use super::event::owner_name;
 use super::method::ask_one_of;
 use super::method::{Method, Request, method};
 use crate::access::About;
-use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
+use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, PendingPairing};
 use crate::error::{Error, ErrorCode};
 use crate::scope::{Role, Scope, Scopes};
 
@@ -86,7 +86,7 @@ fn role_of(name: &str) -> Result<Role, Error> {
     })
 }
 
-fn pending(pending: &Pending) -> Value {
+fn pending(pending: &PendingPairing) -> Value {
     json!({
         "request": pending.id,
         "device": &*pending.device,

@@ -24,7 +24,7 @@
 //! | `configure` | `label`, `model`, `thinking`, `display` |
 //! | `delete` | |
 
-use crate::conversation::approval::{Asked, Decision};
+use crate::conversation::approval::{ApprovalRequest, Decision};
 use crate::conversation::event::{Event, Forgotten, Logged, Outcome};
 use crate::ids::{ApprovalId, Owner, RunId};
 use crate::prompt::attachment::Attachment;
@@ -80,7 +80,7 @@ pub fn to_json(logged: &Logged) -> Value {
             "tool_call",
             json!({ "call": call.id.as_str(), "tool": call.name.as_str(), "input": call.input }),
         ),
-        Event::ApprovalAsked(Asked { call, deadline, .. }) => (
+        Event::ApprovalAsked(ApprovalRequest { call, deadline, .. }) => (
             "approval_asked",
             json!({
                 "approval": logged.run.as_ref().map(|run| ApprovalId::of(run, &call.id).as_str().to_owned()),
@@ -226,7 +226,7 @@ mod tests {
                 json!({"event": "tool_call", "call": "c", "tool": "echo", "input": {"a": 1}}),
             ),
             (
-                Event::ApprovalAsked(Asked { call: wanted, asked: at, deadline: at }),
+                Event::ApprovalAsked(ApprovalRequest { call: wanted, asked: at, deadline: at }),
                 json!({"event": "approval_asked", "approval": null, "call": "c", "tool": "rm", "input": {},
                        "deadline_ms": 9}),
             ),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::wire::{Id, decision, result};
 use crate::config::catalog::Catalog;
-use crate::conversation::approval::{self, Pending};
+use crate::conversation::approval::{self, PendingCall};
 use crate::conversation::command::Before;
 use crate::conversation::reply;
 use crate::conversation::transcript::{self, Role};
@@ -62,7 +62,11 @@ pub(super) fn attached(
 }
 
 /// The answer to `approval.list`.
-pub(super) fn waiting<'a>(id: &Id, calls: impl Iterator<Item = &'a Arc<Pending>>, reader: &Owner) -> String {
+pub(super) fn waiting<'a>(
+    id: &Id,
+    calls: impl Iterator<Item = &'a Arc<PendingCall>>,
+    reader: &Owner,
+) -> String {
     #[derive(Serialize)]
     struct Waiting<'a> {
         id: &'a str,

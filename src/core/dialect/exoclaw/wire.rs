@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::conversation::approval::{self, Asked};
+use crate::conversation::approval::{self, ApprovalRequest};
 use crate::conversation::event::{Event, Outcome, Published};
 use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
@@ -361,7 +361,7 @@ pub(super) fn payload(published: &Published) -> Bytes {
             let (id, name) = (call.id.as_str(), call.name.as_str());
             line("tool_use", &ToolUse { id, name, input: &call.input, approval: None })
         }
-        Event::ApprovalAsked(Asked { call, deadline, .. }) => {
+        Event::ApprovalAsked(ApprovalRequest { call, deadline, .. }) => {
             let (id, name) = (call.id.as_str(), call.name.as_str());
             let approval = published.logged.run.as_ref().map(|run| ApprovalId::of(run, &call.id));
             let deadline_ms = deadline.as_millis();

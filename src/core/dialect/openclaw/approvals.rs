@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Answered, Call, OpenClaw, Request, keys, misfit};
 use crate::conversation::approval::{
-    ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict,
+    ApprovalCommand, ApprovalReply, Decided, Decision, News, PendingCall, Verdict,
 };
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
@@ -170,11 +170,11 @@ pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>)
 }
 
 /// A tool call as clients show commands.
-pub(super) fn command(pending: &Pending) -> String {
+pub(super) fn command(pending: &PendingCall) -> String {
     format!("{} {}", pending.asked.call.name, pending.asked.call.input)
 }
 
-fn requested(pending: &Pending, who: &Owner) -> Value {
+fn requested(pending: &PendingCall, who: &Owner) -> Value {
     json!({
         "id": pending.id.as_str(),
         "request": {

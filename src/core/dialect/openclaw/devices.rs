@@ -11,7 +11,7 @@ use super::method::scopes_granted;
 use super::wire::{Failure, Protocol};
 use super::{Answered, Call, OpenClaw, Request, misfit};
 use crate::access::device::public_key_text;
-use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, News, Pending};
+use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, News, PendingPairing};
 use crate::access::{About, Secret};
 use crate::daemon::command::GetOverview;
 use crate::dialect::Turn;
@@ -347,7 +347,7 @@ fn about(about: &About, mut object: Value) -> Value {
     object
 }
 
-fn pending(pending: &Pending) -> Value {
+fn pending(pending: &PendingPairing) -> Value {
     about(
         &pending.about,
         json!({
@@ -404,7 +404,7 @@ fn token(grant: &Grant) -> Value {
     object
 }
 
-fn pending_node(request: &Pending) -> Value {
+fn pending_node(request: &PendingPairing) -> Value {
     about(
         &request.about,
         json!({

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
 use super::{Answered, Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
-use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
+use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, PendingCall, Verdict};
 use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset};
 use crate::conversation::reply::Compacted;
 use crate::conversation::reply::SessionRow;
@@ -157,7 +157,7 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
             if waiting.is_empty() {
                 return Some("No tool call waits for approval.".into());
             }
-            let line = |pending: &Arc<Pending>| {
+            let line = |pending: &Arc<PendingCall>| {
                 format!("- {}\n  /approve {} allow-once", approvals::command(pending), pending.id)
             };
             Some(waiting.iter().map(line).collect::<Vec<_>>().join("\n"))

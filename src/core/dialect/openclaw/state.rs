@@ -10,7 +10,7 @@ use super::{Answered, Call, OpenClaw, Request, catalog, keys};
 use crate::access::About;
 use crate::daemon::announcement::{ChangeReason, SessionChange};
 use crate::daemon::command::{GetOverview, Overview};
-use crate::daemon::presence::{Presence, Present, Told};
+use crate::daemon::presence::{Presence, PresenceReport, Present};
 use crate::dialect::Turn;
 use crate::scope::{Role, Scope};
 use crate::time::Timestamp;
@@ -242,7 +242,7 @@ pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
     let text = told.text.as_deref().map(str::trim).filter(|text| !text.is_empty());
     let text = text.ok_or_else(|| request.invalid("text required"))?.to_owned();
     let idle = told.last_input_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let told = Told {
+    let told = PresenceReport {
         text,
         device: told.device_id,
         host: told.ip,

@@ -22,7 +22,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::wire::{Protocol, escaped};
-use crate::conversation::approval::Asked;
+use crate::conversation::approval::ApprovalRequest;
 use crate::conversation::event::{Cause, Event, Logged, Outcome};
 use crate::conversation::reply::UnderWay;
 use crate::conversation::transcript::{Entry, STEP_JOINT};
@@ -354,7 +354,7 @@ impl Told {
             }
             Event::Text(_) | Event::Thought(_) => self.said.take(&logged.event),
             // One that waits for approval looks like one that takes long.
-            Event::ToolCalled(call) | Event::ApprovalAsked(Asked { call, .. }) => {
+            Event::ToolCalled(call) | Event::ApprovalAsked(ApprovalRequest { call, .. }) => {
                 self.flush(now, frames);
                 let data = json!({
                     "phase": "start",

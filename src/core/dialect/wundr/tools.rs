@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
 use super::{Answered, Call, Calling, Request, Wundr};
 use crate::conversation::approval::{
-    ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such,
+    ApprovalCommand, ApprovalReply, ApprovalRequest, Decided, Decision, PendingCall, Verdict, no_such,
 };
 use crate::conversation::event::{Event, Logged};
 use crate::dialect::Turn;
@@ -95,11 +95,12 @@ impl Introduced {
     }
 
     /// Which of these a subscription is to be told.
-    fn listed(&mut self, subscription: &str, list: Vec<Arc<Pending>>) -> Vec<Arc<Pending>> {
+    fn listed(&mut self, subscription: &str, list: Vec<Arc<PendingCall>>) -> Vec<Arc<PendingCall>> {
         let Some(known) = self.of.get_mut(subscription) else { return Vec::new() };
         known.is_listing = false;
         let (told, decided) = (std::mem::take(&mut known.told), std::mem::take(&mut known.decided));
-        let is_new = |pending: &Arc<Pending>| !told.contains(&pending.id) && !decided.contains(&pending.id);
+        let is_new =
+            |pending: &Arc<PendingCall>| !told.contains(&pending.id) && !decided.contains(&pending.id);
         let new: Vec<_> = list.into_iter().filter(is_new).collect();
         known.told = new.iter().map(|pending| pending.id.clone()).collect();
         if known.told.is_empty() {
@@ -142,7 +143,7 @@ pub(super) fn approval_of(logged: &Logged) -> Option<ApprovalId> {
 }
 
 /// `tool.request`, from some time on.
-fn request(session: &str, run: &RunId, asked: &Asked, from: Timestamp) -> Value {
+fn request(session: &str, run: &RunId, asked: &ApprovalRequest, from: Timestamp) -> Value {
     json!({
         "sessionId": session,
         "promptId": run.as_str(),
@@ -156,7 +157,7 @@ fn request(session: &str, run: &RunId, asked: &Asked, from: Timestamp) -> Value 
 }
 
 /// `tool.request` as it happens.
-pub(super) fn requested(session: &str, run: &RunId, asked: &Asked, seq: u64) -> Value {
+pub(super) fn requested(session: &str, run: &RunId, asked: &ApprovalRequest, seq: u64) -> Value {
     let mut payload = request(session, run, asked, asked.asked);
     payload["sessionSeq"] = seq.into();
     payload
@@ -237,17 +238,17 @@ mod tests {
     use crate::ids::{Owner, SessionKey};
     use crate::tools::call::ToolCall;
 
-    fn pending(call: &str) -> Arc<Pending> {
+    fn pending(call: &str) -> Arc<PendingCall> {
         let call = ToolCall { id: call.into(), name: "rm".into(), input: json!({}) };
         let run = RunId::from("run");
         let at = Timestamp::default();
-        Arc::new(Pending {
+        Arc::new(PendingCall {
             id: ApprovalId::of(&run, &call.id),
             session: SessionKey::new("main", "test", "a", "main").unwrap(),
             owner: Owner::Admins,
             run,
             prompted_by: Owner::Admins,
-            asked: Asked { call, asked: at, deadline: at },
+            asked: ApprovalRequest { call, asked: at, deadline: at },
         })
     }
 

@@ -1,7 +1,7 @@
 //! What the log says, read by somebody who knows the meaning of events and nothing of how a
 //! session works: the other opinion that the session is compared with.
 
-use clawmux_core::conversation::approval::{Asked, Decided, Decision};
+use clawmux_core::conversation::approval::{ApprovalRequest, Decided, Decision};
 use clawmux_core::conversation::context::NO_PROMPT;
 use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome};
 use clawmux_core::ids::{CallId, Owner, RunId, Seq};
@@ -30,7 +30,7 @@ pub(crate) struct Run {
     /// The calls of the last answer, and whether each has its result.
     pub(crate) calls: Vec<(CallId, bool)>,
     /// All that ever waited for approval, and what was decided.
-    pub(crate) gates: Vec<(Asked, Option<Decision>)>,
+    pub(crate) gates: Vec<(ApprovalRequest, Option<Decision>)>,
     /// The tokens of its steps.
     pub(crate) tokens: u64,
     /// The number of its end.
@@ -64,12 +64,12 @@ impl Run {
     }
 
     /// Whether this call waited for approval, and what was decided.
-    pub(crate) fn gate(&self, call: &CallId) -> Option<&(Asked, Option<Decision>)> {
+    pub(crate) fn gate(&self, call: &CallId) -> Option<&(ApprovalRequest, Option<Decision>)> {
         self.gates.iter().find(|(asked, _)| asked.call.id == *call)
     }
 
     /// The calls that wait for approval.
-    pub(crate) fn waits(&self) -> impl Iterator<Item = &Asked> {
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &ApprovalRequest> {
         self.gates.iter().filter(|(_, decision)| decision.is_none()).map(|(asked, _)| asked)
     }
 
@@ -231,7 +231,7 @@ impl Book {
                 run.text.clear();
                 run.thought.clear();
             }
-            (Event::ToolCalled(call) | Event::ApprovalAsked(Asked { call, .. }), Stage::Asking) => {
+            (Event::ToolCalled(call) | Event::ApprovalAsked(ApprovalRequest { call, .. }), Stage::Asking) => {
                 // Those of the answer before have their results.
                 run.calls.retain(|(_, returned)| !*returned);
                 if run.is_open(&call.id) {

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use clawmux_core::conversation::approval::{Asked, Verdict};
+use clawmux_core::conversation::approval::{ApprovalRequest, Verdict};
 use clawmux_core::conversation::event::{Cause, Logged};
 use clawmux_core::conversation::follow::{Followers, Missing, Wanted};
 use clawmux_core::conversation::session::{Recovery, Session, Submission, Submitted};
@@ -191,8 +191,8 @@ impl Driver {
         driver.session.recover(outside.now, recovery, |tool| cast.is_idempotent(tool));
         if recovery == Recovery::Resume {
             let waits = outside.log.book().running().into_iter().flat_map(|run| run.waits());
-            let is_due = |asked: &&Asked| draining || asked.deadline > outside.now;
-            let due: Vec<Asked> = waits.filter(is_due).cloned().collect();
+            let is_due = |asked: &&ApprovalRequest| draining || asked.deadline > outside.now;
+            let due: Vec<ApprovalRequest> = waits.filter(is_due).cloned().collect();
             outside.figures.waited_over_restart += due.len() as u64;
             rules::what_waits_waits_on(&due, &driver.session)?;
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use clawmux_core::conversation::approval::{Asked, Decided, Decision};
+use clawmux_core::conversation::approval::{ApprovalRequest, Decided, Decision};
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::session::{Batch, Session};
 use clawmux_core::conversation::turn::CALLS_MAX;
@@ -185,21 +185,22 @@ pub(crate) fn abort_is_heard(
 /// A tool is called only when the disk has the intent, and neither a result nor the run's end.
 pub(crate) fn a_call_follows_its_intent(log: &Log, run: &RunId, step: usize, call: &CallId) -> Check {
     let known = log.book().run(run);
-    let durable = log
-        .durable()
-        .iter()
-        .filter(|l| l.run.as_ref() == Some(run))
-        .scan(0, |steps, l| {
-            *steps += usize::from(matches!(l.event, Event::StepEnded { .. }));
-            Some((*steps, l))
-        })
-        .any(|(steps, l)| {
-            let asked = match &l.event {
-                Event::ToolCalled(called) | Event::ApprovalAsked(Asked { call: called, .. }) => called,
-                _ => return false,
-            };
-            steps == step && asked.id == *call
-        });
+    let durable =
+        log.durable()
+            .iter()
+            .filter(|l| l.run.as_ref() == Some(run))
+            .scan(0, |steps, l| {
+                *steps += usize::from(matches!(l.event, Event::StepEnded { .. }));
+                Some((*steps, l))
+            })
+            .any(|(steps, l)| {
+                let asked = match &l.event {
+                    Event::ToolCalled(called)
+                    | Event::ApprovalAsked(ApprovalRequest { call: called, .. }) => called,
+                    _ => return false,
+                };
+                steps == step && asked.id == *call
+            });
     let open = known.is_some_and(|run| {
         matches!(run.stage, Stage::Acting) && run.steps.len() == step + 1 && run.is_open(call)
     });
@@ -252,7 +253,7 @@ pub(crate) fn the_first_decision_counts(log: &Log, run: &RunId, decided: &Decide
 /// A decision that does not count was not the first, is too late, or comes while the session stops.
 pub(crate) fn a_decision_is_refused_for_a_reason(
     error: &Error,
-    waits: Option<&Asked>,
+    waits: Option<&ApprovalRequest>,
     now: Timestamp,
     draining: bool,
 ) -> Check {
@@ -268,7 +269,7 @@ pub(crate) fn a_decision_is_refused_for_a_reason(
 
 /// What waited for approval before the daemon came back waits on with the deadline it had, unless that
 /// is over.
-pub(crate) fn what_waits_waits_on(due: &[Asked], session: &Session) -> Check {
+pub(crate) fn what_waits_waits_on(due: &[ApprovalRequest], session: &Session) -> Check {
     let found: Vec<_> = session.pending().into_iter().map(|pending| pending.asked).collect();
     demand(due == found, "what waits waits on", || format!("the log says {due:?}, the session {found:?}"))
 }

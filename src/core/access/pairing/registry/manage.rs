@@ -5,7 +5,7 @@ use subtle::ConstantTimeEq;
 use super::{Change, Moment, Registry, Step};
 use crate::access::Secret;
 use crate::access::pairing::DeviceCommand;
-use crate::access::pairing::{Device, DeviceList, DeviceReply, News, Pending, sees};
+use crate::access::pairing::{Device, DeviceList, DeviceReply, News, PendingPairing, sees};
 use crate::error::{Error, ErrorCode};
 use crate::ids::Owner;
 use crate::principal::Principal;
@@ -172,7 +172,7 @@ impl Registry {
         Step::of(Ok(DeviceReply::Verified(device.cloned().map(Box::new))))
     }
 
-    fn waiting(&self, request: &str, principal: &Principal) -> Result<&Pending, Error> {
+    fn waiting(&self, request: &str, principal: &Principal) -> Result<&PendingPairing, Error> {
         let found = self.pending.iter().find(|pending| pending.id == request);
         found.filter(|pending| sees(principal, &pending.owner)).ok_or_else(unknown_request)
     }
@@ -185,7 +185,7 @@ impl Registry {
     }
 }
 
-fn resolved(pending: &Pending, is_approved: bool, at: Timestamp) -> News {
+fn resolved(pending: &PendingPairing, is_approved: bool, at: Timestamp) -> News {
     News::Resolved {
         request: pending.id.clone(),
         device: pending.device.clone(),

@@ -11,7 +11,7 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use super::{Device, Grant, News, Pending};
+use super::{Device, Grant, News, PendingPairing};
 use crate::access::authority::Authority;
 use crate::access::{About, Admitted, Claim, DeviceClaim, DeviceToken, Secret};
 use crate::error::credential::{CredentialFault, PairingReason, PairingRequired};
@@ -101,7 +101,7 @@ pub struct Registry {
     secret: Vec<u8>,
     devices: BTreeMap<Arc<str>, Device>,
     /// Requests that wait for a decision, the oldest first.
-    pending: Vec<Pending>,
+    pending: Vec<PendingPairing>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -252,21 +252,22 @@ impl Registry {
     ) -> Step<Admitted> {
         let role = arrival.claim.role;
         let known = known.filter(|device| device.credential == principal.name);
-        let of_this = |pending: &Pending| pending.device == arrival.device.id && pending.role == role;
-        let is_same = |pending: &Pending| pending.scopes == wanted && pending.credential == principal.name;
+        let of_this = |pending: &PendingPairing| pending.device == arrival.device.id && pending.role == role;
+        let is_same =
+            |pending: &PendingPairing| pending.scopes == wanted && pending.credential == principal.name;
         let mut news = Vec::new();
         let request = match self.pending.iter().find(|p| of_this(p)).filter(|p| is_same(p)) {
             Some(pending) => pending.id.clone(),
             None => {
                 // What somebody is about to approve does not become more under the same id.
                 self.pending.retain(|pending| !of_this(pending));
-                let mine = |pending: &Pending| pending.credential == principal.name;
+                let mine = |pending: &PendingPairing| pending.credential == principal.name;
                 if self.pending.iter().filter(|pending| mine(pending)).count() >= PENDING_MAX
                     && let Some(oldest) = self.pending.iter().position(mine)
                 {
                     self.pending.remove(oldest);
                 }
-                let pending = Pending {
+                let pending = PendingPairing {
                     id: fresh_id(at),
                     device: arrival.device.id.clone(),
                     public_key: arrival.device.public_key,
@@ -430,8 +431,8 @@ impl<'a> From<&'a Arrival> for Wish<'a> {
     }
 }
 
-impl<'a> From<&'a Pending> for Wish<'a> {
-    fn from(pending: &'a Pending) -> Self {
+impl<'a> From<&'a PendingPairing> for Wish<'a> {
+    fn from(pending: &'a PendingPairing) -> Self {
         Self {
             device: pending.device.clone(),
             public_key: pending.public_key,

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::segment::Segment;
 use super::unreadable;
-use crate::conversation::approval::{Asked, Decided, Decision};
+use crate::conversation::approval::{ApprovalRequest, Decided, Decision};
 use crate::conversation::event::{Cause, Event, Forgotten, Outcome, Streamed};
 use crate::error::Error;
 use crate::ids::{CallId, Owner, PluginName, Seq};
@@ -126,7 +126,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             put(body, &ToolCalled { id, name, input: raw(&call.input) });
             TOOL_CALLED
         }
-        Event::ApprovalAsked(Asked { call, asked, deadline }) => {
+        Event::ApprovalAsked(ApprovalRequest { call, asked, deadline }) => {
             let (id, name) = (call.id.as_str().into(), call.name.as_str().into());
             let (asked, deadline) = (asked.as_millis(), deadline.as_millis());
             put(body, &ApprovalAsked { id, name, input: raw(&call.input), asked, deadline });
@@ -305,7 +305,7 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
             let record: ApprovalAsked<'_> = take(kind, body)?;
             let (id, name) = (CallId::new(record.id), PluginName::new(record.name));
             let input = serde_json::from_str(record.input.get()).map_err(|e| unreadable(kind, e))?;
-            Event::ApprovalAsked(Asked {
+            Event::ApprovalAsked(ApprovalRequest {
                 call: ToolCall { id, name, input },
                 asked: Timestamp::from_millis(record.asked),
                 deadline: Timestamp::from_millis(record.deadline),

@@ -136,7 +136,7 @@ fn event() -> impl Strategy<Value = Event> {
             ToolCall { id: CallId::new(id), name: PluginName::new(name), input }
         )),
         (any::<String>(), any::<String>(), json(), any::<u64>(), any::<u64>()).prop_map(
-            |(id, name, input, asked, deadline)| Event::ApprovalAsked(Asked {
+            |(id, name, input, asked, deadline)| Event::ApprovalAsked(ApprovalRequest {
                 call: ToolCall { id: CallId::new(id), name: PluginName::new(name), input },
                 asked: Timestamp::from_millis(asked),
                 deadline: Timestamp::from_millis(deadline),
