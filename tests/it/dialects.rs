@@ -42,7 +42,9 @@ use clawmux_core::agents::team::{Coordination, Relayed, Sent, TeamNews, TeamRepl
 use clawmux_core::config::ModelRef;
 use clawmux_core::config::catalog::{Access, AgentEntry, Catalog, ModelEntry};
 use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
-use clawmux_core::conversation::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
+use clawmux_core::conversation::approval::{
+    ApprovalReply, Asked, Decided, DecidedCall, Decision, News, Pending,
+};
 use clawmux_core::conversation::command::{
     Abort, Attach, AttachTurns, Clear, Close, CreateSession, Delete, DescribeSession, Detach, Export,
     GetBudgets, ListSummaries, ReadHistory, SessionCommand, Stop,
@@ -896,14 +898,14 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             kept: usize::try_from(count(value, "kept")).unwrap_or_default(),
             forgotten: usize::try_from(count(value, "forgotten")).unwrap_or_default(),
         })),
-        "approvals" => Reply::Approval(Box::new(ApprovalReply::List(list(value, pending_of)?))),
-        "approval" => Reply::Approval(Box::new(ApprovalReply::Found(pending_of(value)?))),
-        "decided" => Reply::Approval(Box::new(ApprovalReply::Decided {
+        "approvals" => Reply::Approval(ApprovalReply::List(list(value, pending_of)?)),
+        "approval" => Reply::Approval(ApprovalReply::Found(pending_of(value)?)),
+        "decided" => Reply::Approval(ApprovalReply::Decided(Box::new(DecidedCall {
             id: ApprovalId::new(text(value, "id")),
             session: key_of(&text(value, "session"))?,
             run: text(value, "run").into(),
             decided: decided_of(value),
-        })),
+        }))),
         "exported" => Reply::Session(SessionReply::Exported(Exported {
             session: key_of(&text(value, "session"))?,
             events: (1..=count(value, "messages"))

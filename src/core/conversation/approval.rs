@@ -23,6 +23,7 @@ use crate::access::{Owner, Principal, Scope};
 use crate::conversation::event::ToolCall;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{ApprovalId, CallId, PluginName, RunId, SessionKey};
+use crate::request::ask::area;
 use crate::time::Timestamp;
 
 /// The most bytes of an input that is given in place of the model's, as JSON.
@@ -220,27 +221,48 @@ pub fn knows_of(principal: &Principal, (owner, prompted_by): (&Owner, &Owner)) -
     may_decide(principal, prompted_by) || (principal.scopes.allows(Scope::Read) && principal.sees(owner))
 }
 
-/// What can be asked about tool calls that wait until somebody decides.
+area! {
+    /// What can be asked about tool calls that wait until somebody decides.
+    Approval(ApprovalCommand => ApprovalReply) {
+        /// Those that the caller may know of, the longest waiting first.
+        List(ListApprovals) => List(Vec<Arc<Pending>>),
+        /// What was decided lately, since the daemon started, of what the caller may know of: the latest
+        /// first. Each is a [`News::Resolved`].
+        Past(PastApprovals) => Past(Vec<News>),
+        /// One of them.
+        Get(GetApproval) => Found(Arc<Pending>),
+        /// Decide about one.
+        Decide(Decide) => Decided(Box<DecidedCall>),
+    }
+}
+
+/// Which calls wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListApprovals;
+
+/// What was decided lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastApprovals {
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A call that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetApproval {
+    /// The id under which it waits.
+    pub id: ApprovalId,
+}
+
+/// Decide about a call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ApprovalCommand {
-    /// Those that the caller may know of, the longest waiting first.
-    List,
-    /// What was decided lately, since the daemon started, of what the caller may know of: the latest first.
-    Past {
-        /// At most so many.
-        limit: usize,
-    },
-    /// This one.
-    Get(ApprovalId),
-    /// Decide about one.
-    Decide {
-        /// Which.
-        id: ApprovalId,
-        /// The session it has to be of; none = wherever it is.
-        session: Option<SessionKey>,
-        /// What.
-        verdict: Verdict,
-    },
+pub struct Decide {
+    /// The id under which it waits.
+    pub id: ApprovalId,
+    /// The session it has to be of; none = wherever it is.
+    pub session: Option<SessionKey>,
+    /// What becomes of it.
+    pub verdict: Verdict,
 }
 
 /// The answer to a [`ApprovalCommand`].
@@ -248,30 +270,34 @@ pub enum ApprovalCommand {
 pub enum ApprovalReply {
     /// To `List`.
     List(Vec<Arc<Pending>>),
-    /// To `Past`: each is a [`News::Resolved`].
+    /// To `Past`.
     Past(Vec<News>),
     /// To `Get`.
     Found(Arc<Pending>),
-    /// To `Decide`: it is in the log.
-    Decided {
-        /// Which.
-        id: ApprovalId,
-        /// Its session.
-        session: SessionKey,
-        /// Its run.
-        run: RunId,
-        /// What.
-        decided: Decided,
-    },
+    /// To `Decide`.
+    Decided(Box<DecidedCall>),
+}
+
+/// A decision that is in the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecidedCall {
+    /// The id under which the call waited.
+    pub id: ApprovalId,
+    /// Its session.
+    pub session: SessionKey,
+    /// Its run.
+    pub run: RunId,
+    /// What was decided, and by whom.
+    pub decided: Decided,
 }
 
 impl ApprovalCommand {
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
         match self {
-            Self::List | Self::Past { .. } => 16,
+            Self::List(_) | Self::Past(_) => 16,
             Self::Get(_) => 2,
-            Self::Decide { .. } => 1,
+            Self::Decide(_) => 1,
         }
     }
 }

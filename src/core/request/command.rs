@@ -1,12 +1,12 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
 use crate::access::Scope;
-use crate::access::pairing::{DeviceCommand, DeviceReply};
+use crate::access::pairing::DeviceCommand;
 use crate::access::token::{TokenCommand, TokenReply};
 use crate::agents::subagent::SubAgentCommand;
 use crate::agents::team::TeamCommand;
 use crate::config::request::ConfigCommand;
-use crate::conversation::approval::{ApprovalCommand, ApprovalReply};
+use crate::conversation::approval::ApprovalCommand;
 use crate::conversation::command::SessionCommand;
 use crate::daemon::command::DaemonCommand;
 use crate::daemon::operator::OperatorCommand;
@@ -88,8 +88,8 @@ macro_rules! whole {
     };
 }
 
-whole!(Approval(ApprovalCommand => ApprovalReply), Job(JobCommand => JobReply));
-whole!(Device(DeviceCommand => DeviceReply), Token(TokenCommand => TokenReply));
+whole!(Job(JobCommand => JobReply));
+whole!(Token(TokenCommand => TokenReply));
 
 impl Command {
     /// What it costs besides what its method does.

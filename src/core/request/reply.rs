@@ -21,7 +21,7 @@ pub enum Reply {
     /// To `Session`.
     Session(SessionReply),
     /// To `Approval`.
-    Approval(Box<ApprovalReply>),
+    Approval(ApprovalReply),
     /// To `Memory`.
     Memory(MemoryReply),
     /// To `SubAgent`.
@@ -33,7 +33,7 @@ pub enum Reply {
     /// To `Job`.
     Job(Box<JobReply>),
     /// To `Device`.
-    Device(Box<DeviceReply>),
+    Device(DeviceReply),
     /// To `Token`.
     Token(Box<TokenReply>),
     /// To `Node`.
