@@ -84,7 +84,7 @@ use clawmux_core::provider::ProviderKind;
 use clawmux_core::provider::meter::{Budget, Period};
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
-use clawmux_core::schedule::job::{JobReply, Ran};
+use clawmux_core::schedule::job::{JobReply, Ran, Started};
 use clawmux_core::target::Target;
 use clawmux_core::time::Timestamp;
 use clawmux_core::tools::node::{Invocation, Invoked, NodeFailure, NodeReply, NodeRow};
@@ -683,15 +683,15 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
         })
     };
     Ok(match name {
-        "ran" => Reply::Job(Box::new(JobReply::Ran(Ran {
+        "ran" => Reply::Job(JobReply::Ran(Ran {
             is_ok: value["ok"] == true,
             message: text(value, "message"),
             result: value["result"].as_str().map(str::to_owned),
             took: Duration::from_millis(count(value, "ms")),
-        }))),
-        "beat" => Reply::Job(Box::new(JobReply::Beat(None))),
-        "removed" => Reply::Job(Box::new(JobReply::Removed(value == true))),
-        "started" => Reply::Job(Box::new(JobReply::Started {
+        })),
+        "beat" => Reply::Job(JobReply::Beat(None)),
+        "removed" => Reply::Job(JobReply::Removed(value == true)),
+        "started" => Reply::Job(JobReply::Started(Started {
             job: text(value, "job").into(),
             scheduled: Timestamp::from_millis(count(value, "at")),
         })),

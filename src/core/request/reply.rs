@@ -31,11 +31,11 @@ pub enum Reply {
     /// To `File`.
     File(FileReply),
     /// To `Job`.
-    Job(Box<JobReply>),
+    Job(JobReply),
     /// To `Device`.
     Device(DeviceReply),
     /// To `Token`.
-    Token(Box<TokenReply>),
+    Token(TokenReply),
     /// To `Node`.
     Node(NodeReply),
     /// To `Plugin`.
