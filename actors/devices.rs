@@ -131,9 +131,7 @@ impl Devices {
             }
             Question::Manage(Request { command, principal, asker }) => {
                 let step = self.registry.answer(command, &principal, &mut at);
-                Decision::new(step, move |_, answer| {
-                    asker.reply(answer.map(|reply| Reply::Device(Box::new(reply))));
-                })
+                Decision::new(step, move |_, answer| asker.reply(answer.map(Reply::Device)))
             }
         }
     }

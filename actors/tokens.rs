@@ -21,12 +21,13 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::access::auth::Auth;
 use clawmux_core::access::authority::Authority;
-use clawmux_core::access::token::{Change, Ledger, Moment, Shown, Token, TokenCommand, TokenReply};
+use clawmux_core::access::token::{
+    Change, Ledger, Moment, RotatedToken, Shown, Token, TokenCommand, TokenReply,
+};
 use clawmux_core::config::Config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::Owner;
 use clawmux_core::principal::Principal;
-use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -156,7 +157,7 @@ impl Tokens {
             Err(error) => return asker.reply(Err(error)),
         };
         if changes.is_empty() {
-            return asker.reply(answer(reply));
+            return asker.reply(Ok(reply.into()));
         }
         self.is_busy = true;
         let write = WriteTokens { changes: changes.clone(), durable: true };
@@ -172,7 +173,7 @@ impl Tokens {
             let close = tokens.close();
             async move {
                 close.await;
-                asker.reply(written.and_then(|()| answer(reply)));
+                asker.reply(written.map(|()| reply.into()));
             }
             .into_actor(tokens)
             .map(|(), tokens: &mut Self, ctx| {
@@ -187,11 +188,11 @@ impl Tokens {
         self.ledger.apply(changes);
         self.renew();
         match reply {
-            TokenReply::Created { token, closes_loopback, .. } => {
-                let Token { id, name, kind, expires, .. } = token;
+            TokenReply::Created(created) => {
+                let Token { id, name, kind, expires, .. } = &created.token;
                 let expires = expires.map(|at| at.to_rfc3339());
                 tracing::info!(token = %id, %name, kind = kind.name(), expires, "a credential was given out");
-                if *closes_loopback {
+                if created.closes_loopback {
                     tracing::info!("it is the first: from now on loopback requires one too");
                 }
             }
@@ -200,11 +201,12 @@ impl Tokens {
                 tracing::info!(token = %token.id, name = %token.name, "a credential is revoked");
             }
             // Its connections stay for as long as it holds.
-            TokenReply::Rotated { token, old, .. } => {
+            TokenReply::Rotated(rotated) => {
+                let RotatedToken { token, old, .. } = &**rotated;
                 let until = old.expires.map(Timestamp::to_rfc3339);
                 tracing::info!(token = %old.id, name = %old.name, by = %token.id, until, "a credential is rotated");
             }
-            TokenReply::List { .. } => {}
+            TokenReply::List(_) => {}
         }
     }
 
@@ -336,10 +338,6 @@ async fn check_estate(store: &Addr<Store>, heir: Option<Owner>) -> Result<(), Er
         None => Ok(()),
         Some(owner) => ask(store, ReadEstate(owner.clone())).await??.check(owner.as_str()),
     }
-}
-
-fn answer(reply: TokenReply) -> Result<Reply, Error> {
-    Ok(Reply::Token(Box::new(reply)))
 }
 
 impl Actor for Tokens {

@@ -35,8 +35,8 @@ pub async fn read_without_daemon(config: &Config, method: &str, params: &Value) 
 async fn read(store: &Addr<Store>, config: &Config, method: &str, command: Command) -> Result<Reply, Error> {
     let needs_daemon = || ErrorCode::Unavailable.error(format!("{method} needs a running daemon"));
     let command = match command {
-        Command::Token(command) if *command == TokenCommand::List => {
-            return Ok(Reply::Token(Box::new(tokens::of_store(store, config, *command).await?)));
+        Command::Token(command @ TokenCommand::List(_)) => {
+            return tokens::of_store(store, config, command).await.map(Reply::Token);
         }
         Command::Operator(command) => command,
         _ => return Err(needs_daemon()),
@@ -77,9 +77,7 @@ pub async fn tokens_without_daemon(
     params: &Value,
 ) -> Result<Value, Error> {
     let decide = async |command| match command {
-        Command::Token(command) => {
-            tokens::without_daemon(home, config, *command).await.map(|reply| Reply::Token(Box::new(reply)))
-        }
+        Command::Token(command) => tokens::without_daemon(home, config, command).await.map(Reply::Token),
         _ => Err(ErrorCode::Unavailable.error(format!("{method} needs a running daemon"))),
     };
     admin::answer(method, params.clone(), decide).await

@@ -22,7 +22,9 @@ use clawmux_core::prompt::settings::Patch;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::Due;
-use clawmux_core::schedule::job::{self, Firing, FiringState, HEARTBEAT, Job, JobReply, NEW_SESSION, Ran};
+use clawmux_core::schedule::job::{
+    self, Firing, FiringState, HEARTBEAT, Job, JobReply, NEW_SESSION, Ran, Started,
+};
 use clawmux_core::target::Target;
 use clawmux_core::time::Timestamp;
 use std::time::Duration;
@@ -171,8 +173,8 @@ impl Scheduler {
         let Some(running) = self.running.get_mut(key) else { return };
         running.firing = firing;
         if let Some(starter) = running.starter.take() {
-            let started = JobReply::Started { job: key.0.clone(), scheduled: key.1 };
-            starter.reply(Ok(Reply::Job(Box::new(started))));
+            let started = Started { job: key.0.clone(), scheduled: key.1 };
+            starter.reply(Ok(JobReply::Started(started).into()));
         }
         match ready {
             Ready::Skip(_) => {
@@ -488,7 +490,7 @@ impl Scheduler {
         }
         for asker in askers {
             let ran = Ran::of(&firing, text.clone());
-            asker.reply(Ok(Reply::Job(Box::new(JobReply::Ran(ran)))));
+            asker.reply(Ok(JobReply::Ran(ran).into()));
         }
         self.look(ctx);
     }

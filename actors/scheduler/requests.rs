@@ -7,7 +7,9 @@ use clawmux_core::principal::Principal;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{
-    self, HEARTBEAT, JOBS_MAX, Job, JobCommand, JobPatch, JobReply, JobStatus, NewJob, Order, Place, Ran,
+    self, GetJob, GetJobStatus, HEARTBEAT, JOBS_MAX, Job, JobCommand, JobPatch, JobReply, JobStatus,
+    LastHeartbeat, ListFirings, ListJobs, NewJob, Order, Place, Ran, RemoveJob, RunJob, SetHeartbeat,
+    StartJob, Started, UpdateJob, WakeSession,
 };
 use clawmux_core::schedule::{Due, Misfire, Plan};
 use clawmux_core::time::Timestamp;
@@ -32,12 +34,12 @@ impl Scheduler {
         ctx: &mut Context<Self>,
     ) {
         match command {
-            JobCommand::List => {
+            JobCommand::List(ListJobs) => {
                 let mut views: Vec<_> = self.seen_by(by).map(|entry| self.view(entry)).collect();
                 views.sort_by_key(|view| (view.next.is_none(), view.next, view.job.created));
                 answer(asker, Ok(JobReply::Jobs(views)));
             }
-            JobCommand::Get { job } => {
+            JobCommand::Get(GetJob { job }) => {
                 let found = self.find(&job, by).map(|entry| JobReply::Job(Box::new(self.view(entry))));
                 answer(asker, found);
             }
@@ -45,14 +47,14 @@ impl Scheduler {
                 Ok(job) => self.put(job, job::JobChange::Added, asker, ctx),
                 Err(error) => asker.reply(Err(error)),
             },
-            JobCommand::Update { job, patch } => match self.patch(&job, *patch, by) {
+            JobCommand::Update(UpdateJob { job, patch }) => match self.patch(&job, *patch, by) {
                 Ok(job) => self.put(job, job::JobChange::Updated, asker, ctx),
                 Err(error) => asker.reply(Err(error)),
             },
-            JobCommand::Remove { job } => self.remove(&job, by, asker, ctx),
-            JobCommand::Run { job } => self.run(&job, by, (asker, true), ctx),
-            JobCommand::Start { job } => self.run(&job, by, (asker, false), ctx),
-            JobCommand::Runs { job, limit } => {
+            JobCommand::Remove(RemoveJob { job }) => self.remove(&job, by, asker, ctx),
+            JobCommand::Run(RunJob { job }) => self.run(&job, by, (asker, true), ctx),
+            JobCommand::Start(StartJob { job }) => self.run(&job, by, (asker, false), ctx),
+            JobCommand::Runs(ListFirings { job, limit }) => {
                 let jobs = match job {
                     Some(job) => self.find(&job, by).map(|entry| vec![entry.job.id.clone()]),
                     None => Ok(self.known_to(by).map(|entry| entry.job.id.clone()).collect()),
@@ -63,28 +65,28 @@ impl Scheduler {
                     answer(asker, read.await.map(JobReply::Runs));
                 }));
             }
-            JobCommand::Status => {
+            JobCommand::Status(GetJobStatus) => {
                 let status = self.status(by);
                 answer(asker, Ok(JobReply::Status(status)));
             }
-            JobCommand::Wake { session, text, is_now } => {
+            JobCommand::Wake(WakeSession { session, text, is_now }) => {
                 let now = clock::wall();
                 let beat = self.jobs.get(&JobId::from(HEARTBEAT)).and_then(|entry| self.next(entry, now));
                 let at = beat.filter(|_| !is_now).unwrap_or(now);
                 let made = self.make(wake(session, text, at), by);
                 match made {
                     Ok(job) => self.put_and(job, job::JobChange::Added, asker, ctx, move |view| {
-                        JobReply::Started { job: view.job.id, scheduled: at }
+                        JobReply::Started(Started { job: view.job.id, scheduled: at })
                     }),
                     Err(error) => asker.reply(Err(error)),
                 }
             }
-            JobCommand::SetHeartbeat { on } => {
+            JobCommand::SetHeartbeat(SetHeartbeat { on }) => {
                 self.is_beating = on;
                 self.look(ctx);
-                answer(asker, Ok(JobReply::Heartbeat { on }));
+                answer(asker, Ok(JobReply::Heartbeat(on)));
             }
-            JobCommand::LastHeartbeat => {
+            JobCommand::LastHeartbeat(LastHeartbeat) => {
                 let last = self.jobs.get(&JobId::from(HEARTBEAT)).and_then(|entry| entry.last.clone());
                 answer(asker, Ok(JobReply::Beat(last.map(Box::new))));
             }
@@ -227,7 +229,7 @@ impl Scheduler {
             if waits {
                 return self.join(&(job, scheduled), asker);
             }
-            return answer(asker, Ok(JobReply::Started { job, scheduled }));
+            return answer(asker, Ok(JobReply::Started(Started { job, scheduled })));
         }
         if !self.is_taking || self.line.is_none() {
             return asker
@@ -274,5 +276,5 @@ fn wake(session: clawmux_core::ids::SessionKey, text: String, at: Timestamp) -> 
 }
 
 fn answer(asker: Asker, reply: Result<JobReply, Error>) {
-    asker.reply(reply.map(|reply| Reply::Job(Box::new(reply))));
+    asker.reply(reply.map(Reply::Job));
 }

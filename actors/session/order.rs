@@ -1,7 +1,7 @@
 //! What can be asked of one session, and how it is done.
 
 use actix::prelude::*;
-use clawmux_core::conversation::approval::{ApprovalReply, Verdict};
+use clawmux_core::conversation::approval::{ApprovalReply, DecidedCall, Verdict};
 use clawmux_core::conversation::event::Cause;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::conversation::reply::{
@@ -269,8 +269,8 @@ impl Handler<Routed> for Session {
             }
             Order::Decide { id, verdict } => {
                 self.conversation.decide(now, &id, verdict, &principal).map(|(run, decided)| {
-                    let reply = ApprovalReply::Decided { id, session, run, decided };
-                    Done { reply: Some(Reply::Approval(Box::new(reply))), follow: None }
+                    let reply = ApprovalReply::Decided(Box::new(DecidedCall { id, session, run, decided }));
+                    Done { reply: Some(reply.into()), follow: None }
                 })
             }
             Order::Delete => {

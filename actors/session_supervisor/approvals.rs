@@ -2,7 +2,8 @@
 
 use actix::prelude::*;
 use clawmux_core::conversation::approval::{
-    ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such, not_yours,
+    ApprovalCommand, ApprovalReply, Decide, GetApproval, ListApprovals, PastApprovals, decided_already,
+    may_decide, may_see, no_such, not_yours,
 };
 use clawmux_core::error::Error;
 use clawmux_core::ids::ApprovalId;
@@ -28,16 +29,18 @@ impl SessionSupervisor {
     fn approval(&mut self, command: ApprovalCommand, (asker, principal): Who, ctx: &mut Context<Self>) {
         let approvals = &self.setup.deps.approvals;
         let reply = match command {
-            ApprovalCommand::List => Ok(ApprovalReply::List(approvals.list(&principal))),
-            ApprovalCommand::Past { limit } => Ok(ApprovalReply::Past(approvals.past(&principal, limit))),
-            ApprovalCommand::Get(id) => match approvals.find(&id) {
+            ApprovalCommand::List(ListApprovals) => Ok(ApprovalReply::List(approvals.list(&principal))),
+            ApprovalCommand::Past(PastApprovals { limit }) => {
+                Ok(ApprovalReply::Past(approvals.past(&principal, limit)))
+            }
+            ApprovalCommand::Get(GetApproval { id }) => match approvals.find(&id) {
                 Found::Waiting(pending) if may_see(&principal, &pending) => Ok(ApprovalReply::Found(pending)),
                 Found::Decided(past) if past.is_known_to(&principal) => {
                     Err(decided_already(&past.id, Some(past.what)))
                 }
                 Found::Waiting(_) | Found::Decided(_) | Found::Nothing => Err(no_such(&id)),
             },
-            ApprovalCommand::Decide { id, session, verdict } => {
+            ApprovalCommand::Decide(Decide { id, session, verdict }) => {
                 let session = session.map_or_else(|| self.session_of(&id, &principal), Ok);
                 match session {
                     Ok(session) => {
@@ -48,7 +51,7 @@ impl SessionSupervisor {
                 }
             }
         };
-        asker.reply(reply.map(|reply| Reply::Approval(Box::new(reply))));
+        asker.reply(reply.map(Reply::Approval));
     }
 
     /// The session in which a call waits about which the principal may decide.

@@ -19,8 +19,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::area::area;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{ApprovalId, CallId, Owner, PluginName, RunId, SessionKey};
+use crate::ids::Owner;
+use crate::ids::{ApprovalId, CallId, PluginName, RunId, SessionKey};
 use crate::principal::Principal;
 use crate::scope::Scope;
 use crate::time::Timestamp;
@@ -221,27 +223,48 @@ pub fn knows_of(principal: &Principal, (owner, prompted_by): (&Owner, &Owner)) -
     may_decide(principal, prompted_by) || (principal.scopes.allows(Scope::Read) && principal.sees(owner))
 }
 
-/// What can be asked about tool calls that wait until somebody decides.
+area! {
+    /// What can be asked about tool calls that wait until somebody decides.
+    Approval(ApprovalCommand => ApprovalReply) {
+        /// Those that the caller may know of, the longest waiting first.
+        List(ListApprovals) => List(Vec<Arc<PendingCall>>),
+        /// What was decided lately, since the daemon started, of what the caller may know of: the latest
+        /// first. Each is a [`News::Resolved`].
+        Past(PastApprovals) => Past(Vec<News>),
+        /// One of them.
+        Get(GetApproval) => Found(Arc<PendingCall>),
+        /// Decide about one.
+        Decide(Decide) => Decided(Box<DecidedCall>),
+    }
+}
+
+/// Which calls wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListApprovals;
+
+/// What was decided lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastApprovals {
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A call that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetApproval {
+    /// The id under which it waits.
+    pub id: ApprovalId,
+}
+
+/// Decide about a call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ApprovalCommand {
-    /// Those that the caller may know of, the longest waiting first.
-    List,
-    /// What was decided lately, since the daemon started, of what the caller may know of: the latest first.
-    Past {
-        /// The most calls to list.
-        limit: usize,
-    },
-    /// Look one call up by its id.
-    Get(ApprovalId),
-    /// Decide about a call.
-    Decide {
-        /// The id of the waiting call.
-        id: ApprovalId,
-        /// The session it has to be of; none = wherever it is.
-        session: Option<SessionKey>,
-        /// The decision.
-        verdict: Verdict,
-    },
+pub struct Decide {
+    /// The id under which it waits.
+    pub id: ApprovalId,
+    /// The session it has to be of; none = wherever it is.
+    pub session: Option<SessionKey>,
+    /// What becomes of it.
+    pub verdict: Verdict,
 }
 
 /// The answer to a [`ApprovalCommand`].
@@ -249,30 +272,34 @@ pub enum ApprovalCommand {
 pub enum ApprovalReply {
     /// To `List`.
     List(Vec<Arc<PendingCall>>),
-    /// To `Past`: each is a [`News::Resolved`].
+    /// To `Past`.
     Past(Vec<News>),
     /// To `Get`.
     Found(Arc<PendingCall>),
-    /// To `Decide`: it is in the event log.
-    Decided {
-        /// The id of the call.
-        id: ApprovalId,
-        /// The session in which it waited.
-        session: SessionKey,
-        /// The run that makes the call.
-        run: RunId,
-        /// The decision that took effect.
-        decided: Decided,
-    },
+    /// To `Decide`.
+    Decided(Box<DecidedCall>),
+}
+
+/// A decision that is in the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecidedCall {
+    /// The id under which the call waited.
+    pub id: ApprovalId,
+    /// Its session.
+    pub session: SessionKey,
+    /// Its run.
+    pub run: RunId,
+    /// What was decided, and by whom.
+    pub decided: Decided,
 }
 
 impl ApprovalCommand {
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
         match self {
-            Self::List | Self::Past { .. } => 16,
+            Self::List(_) | Self::Past(_) => 16,
             Self::Get(_) => 2,
-            Self::Decide { .. } => 1,
+            Self::Decide(_) => 1,
         }
     }
 }

@@ -44,14 +44,6 @@ impl<D> Call<D> {
         Self::ask_on(question, |dialect, reply, turn| Ok(Self::Answer(told(dialect, reply, turn))))
     }
 
-    /// Asks the daemon, where `told` makes no answer of what is the reply to another question.
-    pub(super) fn ask_one_of<C: Ask + 'static>(
-        question: C,
-        told: impl FnOnce(&mut D, C::Reply) -> Option<Value> + 'static,
-    ) -> Result<Self, Error> {
-        Self::ask_on(question, |dialect, reply, _| told(dialect, reply).map(Self::Answer).ok_or_else(misfit))
-    }
-
     /// Asks the daemon; `then` makes the answer of its reply, or asks on.
     pub(super) fn ask_on<C: Ask + 'static>(
         question: C,

@@ -2,10 +2,13 @@
 //!
 //! Who asks one thing of an area gets that thing's answer ([`Question`]).
 
+use crate::access::pairing::{DeviceCommand, DeviceReply};
+use crate::access::token::{TokenCommand, TokenReply};
 use crate::agents::subagent::{SubAgentCommand, SubAgentReply};
 use crate::agents::team::{TeamCommand, TeamReply};
 use crate::area::{Area, Question};
 use crate::config::request::{ConfigCommand, ConfigReply};
+use crate::conversation::approval::{ApprovalCommand, ApprovalReply};
 use crate::conversation::command::SessionCommand;
 use crate::conversation::reply::SessionReply;
 use crate::daemon::command::{DaemonCommand, DaemonReply};
@@ -15,6 +18,7 @@ use crate::memory::file::{FileCommand, FileReply};
 use crate::memory::{MemoryCommand, MemoryReply};
 use crate::request::command::Command;
 use crate::request::reply::Reply;
+use crate::schedule::job::{JobCommand, JobReply};
 use crate::tools::node::{NodeCommand, NodeReply};
 use crate::tools::plugin::{PluginCommand, PluginReply};
 
@@ -93,10 +97,14 @@ macro_rules! areas {
 
 areas! {
     Session(SessionCommand => SessionReply),
+    Approval(ApprovalCommand => ApprovalReply),
     Memory(MemoryCommand => MemoryReply),
     SubAgent(SubAgentCommand => SubAgentReply),
     Team(TeamCommand => TeamReply),
     File(FileCommand => FileReply),
+    Job(JobCommand => JobReply),
+    Device(DeviceCommand => DeviceReply),
+    Token(TokenCommand => TokenReply),
     Node(NodeCommand => NodeReply),
     Plugin(PluginCommand => PluginReply),
     Config(ConfigCommand => ConfigReply),

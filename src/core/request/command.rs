@@ -1,20 +1,18 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
-use crate::access::pairing::{DeviceCommand, DeviceReply};
-use crate::access::token::{TokenCommand, TokenReply};
+use crate::access::pairing::DeviceCommand;
+use crate::access::token::TokenCommand;
 use crate::agents::subagent::SubAgentCommand;
 use crate::agents::team::TeamCommand;
 use crate::config::request::ConfigCommand;
-use crate::conversation::approval::{ApprovalCommand, ApprovalReply};
+use crate::conversation::approval::ApprovalCommand;
 use crate::conversation::command::SessionCommand;
 use crate::daemon::command::DaemonCommand;
 use crate::daemon::operator::OperatorCommand;
 use crate::error::Error;
 use crate::memory::MemoryCommand;
 use crate::memory::file::FileCommand;
-use crate::request::ask::Ask;
-use crate::request::reply::Reply;
-use crate::schedule::job::{JobCommand, JobReply};
+use crate::schedule::job::JobCommand;
 use crate::scope::Scope;
 use crate::tools::node::NodeCommand;
 use crate::tools::plugin::PluginCommand;
@@ -47,12 +45,12 @@ pub enum Command {
     /// A command about files.
     File(FileCommand),
     /// Something about jobs that are done at set times.
-    Job(Box<JobCommand>),
-    /// A command about paired devices.
+    Job(JobCommand),
+    /// Something about paired devices.
     Device(DeviceCommand),
     /// Something about the credentials that the daemon gave out.
-    Token(Box<TokenCommand>),
-    /// A command about nodes.
+    Token(TokenCommand),
+    /// Something about nodes.
     Node(NodeCommand),
     /// A command about plugins.
     Plugin(PluginCommand),
@@ -63,33 +61,6 @@ pub enum Command {
     /// Something that only operators ask for.
     Operator(OperatorCommand),
 }
-
-/// The areas whose commands are tied to their replies as a whole, not one by one.
-macro_rules! whole {
-    ($($area:ident($command:ty => $reply:ty)),*) => {
-        $(
-            impl From<$command> for Command {
-                fn from(command: $command) -> Self {
-                    Self::$area(command.into())
-                }
-            }
-
-            impl Ask for $command {
-                type Reply = $reply;
-
-                fn take(reply: Reply) -> Option<$reply> {
-                    match reply {
-                        Reply::$area(reply) => Some(*reply),
-                        _ => None,
-                    }
-                }
-            }
-        )*
-    };
-}
-
-whole!(Approval(ApprovalCommand => ApprovalReply), Job(JobCommand => JobReply));
-whole!(Device(DeviceCommand => DeviceReply), Token(TokenCommand => TokenReply));
 
 impl Command {
     /// What it costs besides what its method does.
@@ -137,7 +108,7 @@ mod tests {
     use crate::ids::SessionKey;
     use crate::principal::Principal;
     use crate::prompt::run_options::RunOptions;
-    use crate::schedule::job::{Order, Place};
+    use crate::schedule::job::{Order, Place, UpdateJob, WakeSession};
     use crate::scope::Scopes;
 
     use crate::conversation::command::{Abort, Attach, Exists, GetBudgets, Inject, PreviewSessions};
@@ -156,7 +127,7 @@ mod tests {
                 limit: 1,
                 chars_max: 1,
             })),
-            4 => Command::Job(Box::new(JobCommand::Wake { session: first, text: "x".into(), is_now: true })),
+            4 => WakeSession { session: first, text: "x".into(), is_now: true }.into(),
             5 => {
                 let order = Order {
                     place: Place::Session(first),
@@ -165,7 +136,7 @@ mod tests {
                     result_to: Some(last),
                 };
                 let patch = crate::schedule::job::JobPatch { order: Some(order), ..Default::default() };
-                Command::Job(Box::new(JobCommand::Update { job: "j".into(), patch: Box::new(patch) }))
+                UpdateJob { job: "j".into(), patch: Box::new(patch) }.into()
             }
             6 => Command::Session(SessionCommand::GetBudgets(GetBudgets { target: Some(target()) })),
             _ => Command::Session(SessionCommand::Inject(Inject {

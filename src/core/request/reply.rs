@@ -21,7 +21,7 @@ pub enum Reply {
     /// To `Session`.
     Session(SessionReply),
     /// To `Approval`.
-    Approval(Box<ApprovalReply>),
+    Approval(ApprovalReply),
     /// To `Memory`.
     Memory(MemoryReply),
     /// To `SubAgent`.
@@ -31,11 +31,11 @@ pub enum Reply {
     /// To `File`.
     File(FileReply),
     /// To `Job`.
-    Job(Box<JobReply>),
+    Job(JobReply),
     /// To `Device`.
-    Device(Box<DeviceReply>),
+    Device(DeviceReply),
     /// To `Token`.
-    Token(Box<TokenReply>),
+    Token(TokenReply),
     /// To `Node`.
     Node(NodeReply),
     /// To `Plugin`.

@@ -9,7 +9,7 @@ use clawmux_core::agents::team::{Coordination, Relayed, Sent, TeamNews, TeamRepl
 use clawmux_core::area::Noted;
 use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
 use clawmux_core::conversation::approval::{
-    ApprovalReply, ApprovalRequest, Decided, Decision, News, PendingCall,
+    ApprovalReply, ApprovalRequest, Decided, DecidedCall, Decision, News, PendingCall,
 };
 use clawmux_core::conversation::event::{Cause, Event, Forgotten, Logged, Outcome};
 use clawmux_core::conversation::reply::{
@@ -37,7 +37,7 @@ use clawmux_core::provider::meter::{Budget, Period};
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
-use clawmux_core::schedule::job::{JobReply, Ran};
+use clawmux_core::schedule::job::{JobReply, Ran, Started};
 use clawmux_core::scope;
 use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::time::Timestamp;
@@ -272,15 +272,15 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
         })
     };
     Ok(match name {
-        "ran" => Reply::Job(Box::new(JobReply::Ran(Ran {
+        "ran" => Reply::Job(JobReply::Ran(Ran {
             is_ok: value["ok"] == true,
             message: text(value, "message"),
             result: word(value, "result"),
             took: Duration::from_millis(count(value, "ms")),
-        }))),
-        "beat" => Reply::Job(Box::new(JobReply::Beat(None))),
-        "removed" => Reply::Job(Box::new(JobReply::Removed(value == true))),
-        "started" => Reply::Job(Box::new(JobReply::Started {
+        })),
+        "beat" => Reply::Job(JobReply::Beat(None)),
+        "removed" => Reply::Job(JobReply::Removed(value == true)),
+        "started" => Reply::Job(JobReply::Started(Started {
             job: text(value, "job").into(),
             scheduled: time(value, "at"),
         })),
@@ -480,14 +480,14 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
             kept: usize::try_from(count(value, "kept")).unwrap_or_default(),
             forgotten: usize::try_from(count(value, "forgotten")).unwrap_or_default(),
         })),
-        "approvals" => Reply::Approval(Box::new(ApprovalReply::List(list(value, pending_of)?))),
-        "approval" => Reply::Approval(Box::new(ApprovalReply::Found(pending_of(value)?))),
-        "decided" => Reply::Approval(Box::new(ApprovalReply::Decided {
+        "approvals" => Reply::Approval(ApprovalReply::List(list(value, pending_of)?)),
+        "approval" => Reply::Approval(ApprovalReply::Found(pending_of(value)?)),
+        "decided" => Reply::Approval(ApprovalReply::Decided(Box::new(DecidedCall {
             id: ApprovalId::new(text(value, "id")),
             session: session_of(value)?,
             run: text(value, "run").into(),
             decided: decided_of(value),
-        })),
+        }))),
         "exported" => Reply::Session(SessionReply::Exported(Exported {
             session: session_of(value)?,
             events: (1..=count(value, "messages"))

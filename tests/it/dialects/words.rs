@@ -37,10 +37,16 @@ fn of_area(command: &Command) -> String {
         Some((name.to_owned(), rest.to_owned()))
     };
     let Some((area, asked)) = split(&shown) else { return shown };
-    // Of some, the scripts say the struct besides.
-    let is_said = |name: &String| !["Query", "Spawn", "Create", "Message"].contains(&name.as_str());
-    let fields = split(&asked).filter(|(name, fields)| fields.starts_with(name) && is_said(name));
-    let words = fields.map_or(asked, |(_, fields)| fields);
+    // The struct of a command is not said, but for some.
+    let is_said = |of: &str| ["Query", "Spawn", "Create", "Message", "Add"].contains(&of);
+    let is_whole = ["Approval", "Job", "Device", "Token"].contains(&area.as_str());
+    let words = match split(&asked) {
+        Some((name, fields)) if is_whole && !is_said(&name) => {
+            format!("{name}{}", fields.trim_start_matches(|c: char| c.is_ascii_alphanumeric()))
+        }
+        Some((name, fields)) if fields.starts_with(&name) && !is_said(&name) => fields,
+        _ => asked,
+    };
     match area.as_str() {
         "Session" | "Daemon" | "Node" | "Plugin" | "Config" => words,
         area => format!("{area}({words})"),

@@ -19,6 +19,7 @@
 //! [applied](Registry::apply). Requests that wait for approval are the exception: they live a few
 //! minutes, and a client whose request was lost asks again.
 
+mod command;
 mod registry;
 #[cfg(test)]
 mod tests;
@@ -26,12 +27,16 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{About, Secret};
+use super::About;
 use crate::ids::Owner;
 use crate::principal::Principal;
 use crate::scope::{Role, Scope, Scopes};
 use crate::time::Timestamp;
 
+pub use command::{
+    ApproveDevice, ApprovedDevice, DeviceCommand, DeviceReply, ListDevices, RejectDevice, RejectedDevice,
+    RemoveDevice, RevokeDevice, RevokedDevice, RotateDevice, RotatedDevice, VerifyDevice,
+};
 pub use registry::{Arrival, Change, DEVICES_MAX, Moment, PENDING_LIFE, PENDING_MAX, Registry, Step};
 
 /// A paired device.
@@ -143,105 +148,6 @@ pub struct DeviceList {
     pub pending: Vec<PendingPairing>,
     /// Those that are paired, the latest approved first.
     pub paired: Vec<Device>,
-}
-
-/// What can be asked about paired devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceCommand {
-    /// Those that are paired, and those that wait for approval.
-    List,
-    /// Let one in that waits.
-    Approve {
-        /// The request.
-        request: String,
-    },
-    /// Do not.
-    Reject {
-        /// The request.
-        request: String,
-    },
-    /// Forget a device: it has to be paired anew.
-    Remove {
-        /// The device.
-        device: String,
-    },
-    /// Give a device another token; the one it has holds no longer.
-    Rotate {
-        /// The device.
-        device: String,
-        /// Which of its tokens.
-        role: Role,
-        /// How far the new one goes; none = as far as the old one.
-        scopes: Option<Scopes>,
-    },
-    /// Let a device no longer come as this.
-    Revoke {
-        /// The device.
-        device: String,
-        /// As what; none = as anything.
-        role: Option<Role>,
-    },
-    /// Whether a token is that of a device.
-    Verify {
-        /// The device.
-        device: String,
-        /// As what it comes.
-        role: Role,
-        /// The token.
-        token: Secret,
-    },
-}
-
-/// What was done to a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DeviceReply {
-    /// To `List`.
-    List(DeviceList),
-    /// To `Approve`: what is paired now.
-    Approved {
-        /// The request.
-        request: String,
-        /// As what it may come.
-        role: Role,
-        /// The device.
-        device: Box<Device>,
-    },
-    /// To `Reject`.
-    Rejected {
-        /// The request.
-        request: String,
-        /// The device.
-        device: Arc<str>,
-    },
-    /// To `Remove`.
-    Removed {
-        /// The device.
-        device: Arc<str>,
-    },
-    /// To `Rotate`.
-    Rotated {
-        /// The device.
-        device: Arc<str>,
-        /// The role.
-        role: Role,
-        /// The new token.
-        token: Secret,
-        /// How far it goes.
-        scopes: Scopes,
-        /// When.
-        at: Timestamp,
-    },
-    /// To `Revoke`.
-    Revoked {
-        /// The device.
-        device: Arc<str>,
-        /// The roles that hold no longer.
-        roles: Vec<Role>,
-        /// When.
-        at: Timestamp,
-    },
-    /// To `Verify`: the device, if the token is its.
-    Verified(Option<Box<Device>>),
 }
 
 impl Device {

@@ -3,8 +3,7 @@
 use super::*;
 use crate::access::auth::{ApiKey, Auth, LoopbackPolicy};
 use crate::access::authority::{Authority, digest};
-use crate::access::pairing::DeviceCommand;
-use crate::access::{Admitted, Claim, Credentials, DeviceClaim};
+use crate::access::{Admitted, Claim, Credentials, DeviceClaim, Secret};
 use crate::error::credential::CredentialFault;
 use crate::error::credential::PairingReason;
 use crate::error::credential::PairingRequired;
@@ -171,14 +170,14 @@ impl World {
     }
 
     fn list(&mut self, principal: &Principal) -> DeviceList {
-        match self.ask(DeviceCommand::List, principal) {
+        match self.ask(DeviceCommand::List(ListDevices), principal) {
             Ok(DeviceReply::List(list)) => list,
             other => panic!("{other:?}"),
         }
     }
 
     fn approve(&mut self, request: &str) {
-        self.ask(DeviceCommand::Approve { request: request.into() }, &operator()).unwrap();
+        self.ask(DeviceCommand::Approve(ApproveDevice { request: request.into() }), &operator()).unwrap();
     }
 }
 
@@ -246,7 +245,9 @@ fn from_elsewhere_somebody_has_to_approve() {
     world.approve(&required.request);
     let token = world.token(&afar);
     assert_eq!(world.token(&Guest { token: None, device_token: Some(token.clone()), ..afar.clone() }), token);
-    let twice = world.ask(DeviceCommand::Approve { request: required.request }, &operator()).unwrap_err();
+    let twice = world
+        .ask(DeviceCommand::Approve(ApproveDevice { request: required.request }), &operator())
+        .unwrap_err();
     assert_eq!(twice.code, ErrorCode::NotFound);
 
     let more = world.required(&guest(1, TOKEN).afar().asking(&[Scope::Read, Scope::Write]));
@@ -258,7 +259,7 @@ fn from_elsewhere_somebody_has_to_approve() {
     let wide = world.come(&guest(1, TOKEN).afar().asking(&[Scope::Read, Scope::Write])).unwrap();
     assert_eq!(wide.device_token.unwrap().token.expose(), token, "the token stays, it only goes further");
 
-    world.ask(DeviceCommand::Reject { request: node.request.clone() }, &operator()).unwrap();
+    world.ask(DeviceCommand::Reject(RejectDevice { request: node.request.clone() }), &operator()).unwrap();
     assert_ne!(world.required(&guest(1, TOKEN).afar().asking(&[]).node()).request, node.request);
 }
 
@@ -268,7 +269,9 @@ fn what_is_about_to_be_approved_does_not_become_more() {
     let little = world.required(&guest(1, TOKEN).afar().asking(&[Scope::Read]));
     let much = world.required(&guest(1, TOKEN).afar().asking(&[Scope::Admin]));
     assert_ne!(little.request, much.request);
-    let gone = world.ask(DeviceCommand::Approve { request: little.request }, &operator()).unwrap_err();
+    let gone = world
+        .ask(DeviceCommand::Approve(ApproveDevice { request: little.request }), &operator())
+        .unwrap_err();
     assert_eq!(gone.code, ErrorCode::NotFound);
     assert_eq!(world.list(&operator()).pending.len(), 1);
 }
@@ -277,7 +280,7 @@ fn what_is_about_to_be_approved_does_not_become_more() {
 fn nobody_approves_what_he_may_not_do_or_see() {
     let mut world = World::new();
     let required = world.required(&guest(1, TOKEN).afar());
-    let approve = DeviceCommand::Approve { request: required.request };
+    let approve = DeviceCommand::Approve(ApproveDevice { request: required.request });
     let pairer = Principal { scopes: Scopes::of(&[Scope::Pair, Scope::Read]), ..operator() };
     let denied = world.ask(approve.clone(), &pairer).unwrap_err();
     assert!(
@@ -291,9 +294,9 @@ fn nobody_approves_what_he_may_not_do_or_see() {
 
     world.token(&guest(2, TOKEN));
     for command in [
-        DeviceCommand::Remove { device: id(2) },
-        DeviceCommand::Revoke { device: id(2), role: None },
-        DeviceCommand::Rotate { device: id(2), role: Role::Operator, scopes: None },
+        DeviceCommand::Remove(RemoveDevice { device: id(2) }),
+        DeviceCommand::Revoke(RevokeDevice { device: id(2), role: None }),
+        DeviceCommand::Rotate(RotateDevice { device: id(2), role: Role::Operator, scopes: None }),
     ] {
         assert_eq!(world.ask(command, &ci()).unwrap_err().code, ErrorCode::NotFound);
     }
@@ -306,14 +309,16 @@ fn nobody_approves_what_he_may_not_do_or_see() {
 fn revoked_rotated_and_removed_tokens_let_nobody_in_and_end_what_is_open() {
     let mut world = World::new();
     let old = world.token(&guest(1, TOKEN));
-    let rotate = DeviceCommand::Rotate { device: id(1), role: Role::Operator, scopes: None };
-    let Ok(DeviceReply::Rotated { token: new, .. }) = world.ask(rotate, &operator()) else { panic!() };
+    let rotate = DeviceCommand::Rotate(RotateDevice { device: id(1), role: Role::Operator, scopes: None });
+    let Ok(DeviceReply::Rotated(RotatedDevice { token: new, .. })) = world.ask(rotate, &operator()) else {
+        panic!()
+    };
     let beside = |token: &str| Guest { device_token: Some(token.into()), ..guest(1, "") };
     assert_eq!(world.fault(&beside(&old)), CredentialFault::DeviceToken);
     assert_eq!(world.token(&beside(new.expose())), new.expose());
     assert_eq!(world.ends, [(id(1).into(), Some(Role::Operator))]);
 
-    let revoke = DeviceCommand::Revoke { device: id(1), role: Some(Role::Operator) };
+    let revoke = DeviceCommand::Revoke(RevokeDevice { device: id(1), role: Some(Role::Operator) });
     world.ask(revoke, &operator()).unwrap();
     world.restart(authority(true, None));
     assert_eq!(world.fault(&beside(new.expose())), CredentialFault::DeviceToken);
@@ -330,7 +335,7 @@ fn revoked_rotated_and_removed_tokens_let_nobody_in_and_end_what_is_open() {
     let third = world.token(&guest(1, TOKEN));
     assert!(third != old && third != new.expose(), "over loopback it is paired anew, with another token");
 
-    world.ask(DeviceCommand::Remove { device: id(1) }, &operator()).unwrap();
+    world.ask(DeviceCommand::Remove(RemoveDevice { device: id(1) }), &operator()).unwrap();
     assert_eq!(world.fault(&beside(&third)), CredentialFault::DeviceToken);
     let fourth = world.token(&guest(1, TOKEN));
     for token in [&old, &third, new.expose()] {
@@ -400,7 +405,7 @@ fn floods_are_bounded_and_what_waits_does_not_wait_for_ever() {
     world.now = world.now.after(PENDING_LIFE);
     assert!(world.list(&operator()).pending.is_empty());
     assert_eq!(
-        world.ask(DeviceCommand::Reject { request: kept }, &operator()).unwrap_err().code,
+        world.ask(DeviceCommand::Reject(RejectDevice { request: kept }), &operator()).unwrap_err().code,
         ErrorCode::NotFound
     );
 }
@@ -468,20 +473,20 @@ proptest! {
                 }
                 1 => {
                     let ends = alive(&tokens, Some(role));
-                    if world.ask(DeviceCommand::Revoke { device: id(seed), role: Some(role) }, &operator()).is_ok() {
+                    if world.ask(DeviceCommand::Revoke(RevokeDevice { device: id(seed), role: Some(role) }), &operator()).is_ok() {
                         dead.extend(ends);
                     }
                 }
                 2 => {
                     let ends = alive(&tokens, Some(role));
-                    let rotate = DeviceCommand::Rotate { device: id(seed), role, scopes: None };
+                    let rotate = DeviceCommand::Rotate(RotateDevice { device: id(seed), role, scopes: None });
                     if world.ask(rotate, &operator()).is_ok() {
                         dead.extend(ends);
                     }
                 }
                 3 if scopes < 8 => {
                     let ends = alive(&tokens, None);
-                    if world.ask(DeviceCommand::Remove { device: id(seed) }, &operator()).is_ok() {
+                    if world.ask(DeviceCommand::Remove(RemoveDevice { device: id(seed) }), &operator()).is_ok() {
                         dead.extend(ends);
                     }
                 }

@@ -9,8 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::{
-    Change, Configured, EXPIRES_SOON, ID_PREFIX, JWT_LIFE, KEY_PREFIX, Kind, LIFE_MAX, NAME_BYTES_MAX,
-    OVERLAP, RENEWED_OVERLAP, RESERVED, Shown, TOKENS_MAX, Token, TokenCommand, TokenReply, Use, is_name,
+    Change, Configured, CreateToken, CreatedToken, EXPIRES_SOON, ID_PREFIX, JWT_LIFE, KEY_PREFIX, Kind,
+    LIFE_MAX, ListTokens, NAME_BYTES_MAX, OVERLAP, RENEWED_OVERLAP, RESERVED, RenewToken, RevokeToken,
+    RotateToken, RotatedToken, Shown, TOKENS_MAX, Token, TokenCommand, TokenList, TokenReply, Use, is_name,
     subject_name,
 };
 use crate::access::Secret;
@@ -106,14 +107,14 @@ impl Ledger {
     ) -> Result<(Vec<Change>, TokenReply), Error> {
         let is_operator = by.owner == Owner::Admins && by.scopes.allows(Scope::Admin);
         match command {
-            TokenCommand::Renew { id } => match &by.grounds {
+            TokenCommand::Renew(RenewToken { id }) => match &by.grounds {
                 Grounds::Minted(own, _) if **own == *id => self.renew(&id, authority, at),
                 _ => Err(ErrorCode::Forbidden.error("only who was let in with a JWT can have it renewed")),
             },
             _ if !is_operator => {
                 Err(ErrorCode::Forbidden.error("credentials are for operators of the daemon"))
             }
-            TokenCommand::List => {
+            TokenCommand::List(ListTokens) => {
                 let configured = authority.configured().into_iter().map(|(name, scopes)| Configured {
                     used: self.configured.get(&name).copied(),
                     name,
@@ -122,17 +123,18 @@ impl Ledger {
                 let configured = configured.collect();
                 let loopback_open = !authority.credentials_required(true, false);
                 let (tokens, locked_out) = (self.list(), authority.is_locked_out(at.wall));
-                Ok((Vec::new(), TokenReply::List { tokens, configured, loopback_open, locked_out }))
+                let list = TokenList { tokens, configured, loopback_open, locked_out };
+                Ok((Vec::new(), TokenReply::List(list)))
             }
-            TokenCommand::Create { name, kind, scopes, life, inherit: _ } => {
+            TokenCommand::Create(new) => {
                 over_socket(by, "create")?;
-                self.create(&name, kind, scopes, life, authority, at)
+                self.create(&new, authority, at)
             }
-            TokenCommand::Rotate { id, overlap, life } => {
+            TokenCommand::Rotate(RotateToken { id, overlap, life }) => {
                 over_socket(by, "rotate")?;
                 self.rotate(&id, overlap.unwrap_or(OVERLAP), life, authority, at)
             }
-            TokenCommand::Revoke { id } => {
+            TokenCommand::Revoke(RevokeToken { id }) => {
                 let mut token = self.known(&id)?;
                 let changes = match token.revoked {
                     Some(_) => Vec::new(),
@@ -141,7 +143,7 @@ impl Ledger {
                         vec![Change::Put(token.clone())]
                     }
                 };
-                Ok((changes, TokenReply::Revoked(token)))
+                Ok((changes, TokenReply::Revoked(Box::new(token))))
             }
         }
     }
@@ -149,7 +151,9 @@ impl Ledger {
     /// Whom all belongs to that would come with what the command gives out, though nobody said so; none
     /// where nothing would: somebody is let in by that name already, or it lets in an operator.
     pub fn heir(&self, command: &TokenCommand, wall: Timestamp) -> Option<Owner> {
-        let TokenCommand::Create { name, kind, scopes, inherit: false, .. } = command else { return None };
+        let TokenCommand::Create(CreateToken { name, kind, scopes, inherit: false, .. }) = command else {
+            return None;
+        };
         let is_living = |token: &Token| *token.name == **name && token.kind == *kind && !token.is_over(wall);
         if scopes.allows(Scope::Admin) || self.tokens.values().any(is_living) {
             return None;
@@ -188,13 +192,12 @@ impl Ledger {
 
     fn create(
         &self,
-        name: &str,
-        kind: Kind,
-        scopes: Scopes,
-        life: Option<Duration>,
+        new: &CreateToken,
         authority: &Authority,
         at: &mut Moment<'_>,
     ) -> Result<(Vec<Change>, TokenReply), Error> {
+        let CreateToken { ref name, kind, scopes, life, inherit: _ } = *new;
+        let name = name.as_str();
         if !is_name(name) || RESERVED.contains(&name) {
             return Err(ErrorCode::InvalidRequest.error(format!(
                 "expected a name of lowercase letters, digits, '-', '_' and '.', at most {NAME_BYTES_MAX}, \
@@ -215,7 +218,8 @@ impl Ledger {
         }
         let closes_loopback = !authority.credentials_configured();
         let (changes, token, secret) = self.give(name, kind, scopes, life, authority, at)?;
-        Ok((changes, TokenReply::Created { token, secret, closes_loopback }))
+        let created = CreatedToken { token, secret, closes_loopback };
+        Ok((changes, TokenReply::Created(Box::new(created))))
     }
 
     /// Another in the place of one that holds.
@@ -273,7 +277,7 @@ impl Ledger {
         old.expires = Some(old.expires.map_or(end, |expires| expires.min(end)));
         changes.retain(|change| !matches!(change, Change::Put(_)));
         changes.extend([Change::Put(token.clone()), Change::Put(old.clone())]);
-        Ok((changes, TokenReply::Rotated { token, secret, old }))
+        Ok((changes, TokenReply::Rotated(Box::new(RotatedToken { token, secret, old }))))
     }
 
     /// Issues a token.

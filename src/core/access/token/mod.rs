@@ -29,7 +29,10 @@ use crate::error::{Error, ErrorCode};
 use crate::principal::{Grounds, Principal};
 use crate::scope::Scopes;
 use crate::time::Timestamp;
-pub use command::{Configured, TokenCommand, TokenReply};
+pub use command::{
+    Configured, CreateToken, CreatedToken, ListTokens, RenewToken, RevokeToken, RotateToken, RotatedToken,
+    TokenCommand, TokenList, TokenReply,
+};
 pub use ledger::{Ledger, Moment};
 
 /// How the id of everything given out begins. A JWT with such a `jti` is let in only while the store

@@ -52,7 +52,7 @@ impl World {
 
     fn create(&mut self, name: &str, kind: Kind) -> Result<(Token, Secret), Error> {
         match self.ask(create(name, kind, None))? {
-            TokenReply::Created { token, secret, .. } => Ok((token, secret)),
+            TokenReply::Created(created) => Ok((created.token, created.secret)),
             other => panic!("{other:?}"),
         }
     }
@@ -63,24 +63,23 @@ impl World {
 }
 
 fn create(name: &str, kind: Kind, life: Option<Duration>) -> TokenCommand {
-    TokenCommand::Create { name: name.into(), kind, scopes: Scopes::USER, life, inherit: false }
+    TokenCommand::Create(CreateToken { name: name.into(), kind, scopes: Scopes::USER, life, inherit: false })
 }
 
 #[test]
 fn a_key_lets_in_until_it_is_revoked_and_its_name_goes_on() {
     let mut world = World::new(false);
-    let TokenReply::Created { token, secret, closes_loopback } =
-        world.ask(create("bot", Kind::ApiKey, None)).unwrap()
-    else {
+    let TokenReply::Created(created) = world.ask(create("bot", Kind::ApiKey, None)).unwrap() else {
         panic!()
     };
+    let CreatedToken { token, secret, closes_loopback } = *created;
     assert!(closes_loopback && secret.expose().len() >= 32 + KEY_PREFIX.len());
     assert!(!format!("{token:?}{secret:?}").contains(secret.expose()));
     assert_eq!(world.who(&secret).unwrap().owner, Owner::Credential("bot".into()));
     let taken = world.create("bot", Kind::ApiKey).unwrap_err();
     assert!(taken.code == ErrorCode::Conflict && taken.message.contains(&*token.id), "{taken}");
 
-    let revoke = TokenCommand::Revoke { id: token.id.to_string() };
+    let revoke = TokenCommand::Revoke(RevokeToken { id: token.id.to_string() });
     let TokenReply::Revoked(revoked) = world.ask(revoke.clone()).unwrap() else { panic!() };
     assert_eq!(revoked.revoked, Some(NOW));
     assert!(world.who(&secret).is_err());
@@ -88,9 +87,12 @@ fn a_key_lets_in_until_it_is_revoked_and_its_name_goes_on() {
     let (_, second) = world.create("bot", Kind::ApiKey).unwrap();
     assert_eq!(world.who(&second).unwrap().owner, Owner::Credential("bot".into()));
     assert_ne!(second, secret);
-    let TokenReply::List { tokens, .. } = world.ask(TokenCommand::List).unwrap() else { panic!() };
+    let TokenReply::List(TokenList { tokens, .. }) = world.ask(TokenCommand::List(ListTokens)).unwrap()
+    else {
+        panic!()
+    };
     assert_eq!(tokens.len(), 2);
-    let unknown = world.ask(TokenCommand::Revoke { id: "cmx_0".into() }).unwrap_err();
+    let unknown = world.ask(TokenCommand::Revoke(RevokeToken { id: "cmx_0".into() })).unwrap_err();
     assert_eq!(unknown.code, ErrorCode::NotFound);
 }
 
@@ -113,17 +115,15 @@ fn who_shows_a_jwt_has_it_renewed_a_few_times() {
     let mut world = World::new(true);
     let (old, jwt) = world.create("bot", Kind::Jwt).unwrap();
     let by = world.who(&jwt).unwrap();
-    let renew = |id: &str| TokenCommand::Renew { id: id.into() };
+    let renew = |id: &str| TokenCommand::Renew(RenewToken { id: id.into() });
     for stranger in [Principal::socket(), Principal::new("jwt:bot", Scopes::USER)] {
         let refused = world.ask_as(&stranger, renew(&old.id)).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Forbidden);
     }
     let mut last = None;
     for _ in 1..RENEWED_MAX {
-        let TokenReply::Rotated { token, secret, old: before } = world.ask_as(&by, renew(&old.id)).unwrap()
-        else {
-            panic!()
-        };
+        let TokenReply::Rotated(rotated) = world.ask_as(&by, renew(&old.id)).unwrap() else { panic!() };
+        let RotatedToken { token, secret, old: before } = *rotated;
         assert_eq!(before.expires, Some(NOW.after(RENEWED_OVERLAP)));
         assert_eq!((&token.name, token.scopes, token.since), (&old.name, old.scopes, old.since));
         assert_eq!(token.expires, old.expires, "it lives as long as the first was to");
@@ -137,7 +137,7 @@ fn who_shows_a_jwt_has_it_renewed_a_few_times() {
     let (token, secret) = last.unwrap();
     let by = world.who(&secret).unwrap();
     assert_eq!(world.ask_as(&by, renew(&old.id)).unwrap_err().code, ErrorCode::Forbidden);
-    world.ask(TokenCommand::Revoke { id: token.id.to_string() }).unwrap();
+    world.ask(TokenCommand::Revoke(RevokeToken { id: token.id.to_string() })).unwrap();
     assert_eq!(world.ask_as(&by, renew(&token.id)).unwrap_err().code, ErrorCode::Conflict);
 }
 
@@ -149,8 +149,8 @@ fn who_may_and_what_may_be_given_out() {
         let refused = world.ask_as(&by, create("a", Kind::ApiKey, None)).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Forbidden, "{by:?}");
     }
-    assert!(world.ask_as(&Principal::new("x", Scopes::USER), TokenCommand::List).is_err());
-    assert!(world.ask_as(&Principal::new("token", Scopes::ADMIN), TokenCommand::List).is_ok());
+    assert!(world.ask_as(&Principal::new("x", Scopes::USER), TokenCommand::List(ListTokens)).is_err());
+    assert!(world.ask_as(&Principal::new("token", Scopes::ADMIN), TokenCommand::List(ListTokens)).is_ok());
     for bad in ["", "A", "a b", "jwt:a", "local", "token", "socket", "İ", &"a".repeat(65)] {
         assert_eq!(world.create(bad, Kind::ApiKey).unwrap_err().code, ErrorCode::InvalidRequest, "{bad}");
     }
@@ -200,13 +200,16 @@ fn use_is_noted_now_and_then() {
         assert!(world.ledger.used(&shown, here, NOW.after(Duration::from_secs(60))).is_some());
     }
     assert_eq!(world.ledger.used(&Shown::Issued("cmx_none".into()), here, NOW), None);
-    let TokenReply::List { configured, .. } = world.ask(TokenCommand::List).unwrap() else { panic!() };
+    let TokenReply::List(TokenList { configured, .. }) = world.ask(TokenCommand::List(ListTokens)).unwrap()
+    else {
+        panic!()
+    };
     assert_eq!(configured.len(), 1, "the configuration has no other");
     assert_eq!((&*configured[0].name, configured[0].used.unwrap().origin), ("ci", here));
 }
 
 fn rotate(id: &str, overlap: Duration) -> TokenCommand {
-    TokenCommand::Rotate { id: id.into(), overlap: Some(overlap), life: None }
+    TokenCommand::Rotate(RotateToken { id: id.into(), overlap: Some(overlap), life: None })
 }
 
 #[test]
@@ -216,11 +219,8 @@ fn both_hold_while_one_is_rotated_and_then_the_new_one_alone() {
         let mut world = World::new(true);
         let (old, secret) = world.create("bot", kind).unwrap();
         world.wall = NOW.after(day);
-        let TokenReply::Rotated { token, secret: fresh, old: ending } =
-            world.ask(rotate(&old.id, day)).unwrap()
-        else {
-            panic!()
-        };
+        let TokenReply::Rotated(rotated) = world.ask(rotate(&old.id, day)).unwrap() else { panic!() };
+        let RotatedToken { token, secret: fresh, old: ending } = *rotated;
         assert_eq!((&token.name, token.scopes, token.kind), (&old.name, old.scopes, old.kind));
         assert_eq!((token.since, ending.expires), (old.since, Some(world.wall.after(day))));
         assert_eq!(token.expires.is_some(), kind == Kind::Jwt, "as long as the old one was to live");
@@ -251,7 +251,7 @@ fn what_was_done_with_the_old_key_is_the_new_keys() {
     world.ask(rotate(&old.id, Duration::from_secs(60))).unwrap();
     let backing = world.authority.backing("bot", paired).unwrap();
     assert_eq!(backing.expires, None, "the one that holds longest stands for it");
-    world.ask(TokenCommand::Revoke { id: old.id.to_string() }).unwrap();
+    world.ask(TokenCommand::Revoke(RevokeToken { id: old.id.to_string() })).unwrap();
     world.authority.backing("bot", paired).expect("the new one goes on");
     for by in [Principal::local(), Principal::new("token", Scopes::ADMIN)] {
         let refused = world.ask_as(&by, rotate(&old.id, Duration::ZERO)).unwrap_err();
@@ -265,7 +265,7 @@ fn what_ends_soon_is_warned_of_unless_another_goes_on() {
     let mut soon = |name: &str, days: u64| {
         let life = Some(Duration::from_secs(days * 86_400));
         match world.ask(create(name, Kind::ApiKey, life)).unwrap() {
-            TokenReply::Created { token, .. } => token.id,
+            TokenReply::Created(created) => created.token.id,
             other => panic!("{other:?}"),
         }
     };
@@ -276,7 +276,7 @@ fn what_ends_soon_is_warned_of_unless_another_goes_on() {
     };
     assert_eq!(named(&world), ["near"]);
     let life = Some(Duration::from_secs(30 * 86_400));
-    world.ask(TokenCommand::Rotate { id: near.to_string(), overlap: None, life }).unwrap();
+    world.ask(TokenCommand::Rotate(RotateToken { id: near.to_string(), overlap: None, life })).unwrap();
     assert!(named(&world).is_empty());
     world.wall = NOW.after(Duration::from_secs(2 * 86_400));
     assert_eq!(named(&world), ["far"]);

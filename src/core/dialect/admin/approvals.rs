@@ -5,9 +5,8 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::event::owner_name;
-use super::method::ask_one_of;
-use super::method::{Method, Request, method};
-use crate::conversation::approval::{ApprovalCommand, ApprovalReply, PendingCall, Verdict};
+use super::method::{Method, Request, ask, method};
+use crate::conversation::approval::{Decide, DecidedCall, ListApprovals, PendingCall, Verdict};
 use crate::error::Error;
 use crate::ids::ApprovalId;
 
@@ -21,12 +20,10 @@ pub(super) const METHODS: &[Method] = &[
 /// `admin.approvals`: `{"approvals": [..]}`, the longest waiting first.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    ask_one_of(ApprovalCommand::List, |reply| match reply {
-        ApprovalReply::List(list) => {
-            Some(json!({ "approvals": list.iter().map(|pending| row(pending)).collect::<Vec<_>>() }))
-        }
-        _ => None,
-    })
+    ask(
+        ListApprovals,
+        |list| json!({ "approvals": list.iter().map(|pending| row(pending)).collect::<Vec<_>>() }),
+    )
 }
 
 #[derive(Deserialize)]
@@ -58,16 +55,15 @@ fn deny(request: &Request) -> Result<Call, Error> {
 }
 
 fn decide(id: String, verdict: Verdict, word: &'static str) -> Result<Call, Error> {
-    let command = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
-    ask_one_of(command, move |reply| match reply {
-        ApprovalReply::Decided { id, session, run, decided } => Some(json!({
+    ask(Decide { id: ApprovalId::new(id), session: None, verdict }, move |reply| {
+        let DecidedCall { id, session, run, decided } = *reply;
+        json!({
             "approval": id.as_str(),
             "session": session.as_str(),
             "run": run.as_str(),
             "tool": decided.tool.as_str(),
             word: true,
-        })),
-        _ => None,
+        })
     })
 }
 

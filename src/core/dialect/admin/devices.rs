@@ -5,10 +5,11 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::event::owner_name;
-use super::method::ask_one_of;
-use super::method::{Method, Request, method};
+use super::method::{Method, Request, ask, method};
 use crate::access::About;
-use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, PendingPairing};
+use crate::access::pairing::{
+    ApproveDevice, Device, Grant, ListDevices, PendingPairing, RejectDevice, RevokeDevice,
+};
 use crate::error::{Error, ErrorCode};
 use crate::scope::{Role, Scope, Scopes};
 
@@ -23,12 +24,11 @@ pub(super) const METHODS: &[Method] = &[
 /// `admin.devices`: `{"pending": [..], "paired": [..]}`, the latest first. No token is ever in it.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    ask_one_of(DeviceCommand::List, |reply| match reply {
-        DeviceReply::List(list) => Some(json!({
+    ask(ListDevices, |list| {
+        json!({
             "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
             "paired": list.paired.iter().map(device).collect::<Vec<_>>(),
-        })),
-        _ => None,
+        })
     })
 }
 
@@ -41,23 +41,23 @@ struct Asked {
 /// `admin.device.approve`: `{"request", "device", "role", "approved": true}`.
 fn approve(request: &Request) -> Result<Call, Error> {
     let Asked { request } = request.read()?;
-    ask_one_of(DeviceCommand::Approve { request }, |reply| match reply {
-        DeviceReply::Approved { request, role, device } => {
-            Some(json!({ "request": request, "device": &*device.id, "role": role.name(), "approved": true }))
-        }
-        _ => None,
+    ask(ApproveDevice { request }, |done| {
+        json!({
+            "request": done.request,
+            "device": &*done.device.id,
+            "role": done.role.name(),
+            "approved": true,
+        })
     })
 }
 
 /// `admin.device.reject`: `{"request", "device", "rejected": true}`.
 fn reject(request: &Request) -> Result<Call, Error> {
     let Asked { request } = request.read()?;
-    ask_one_of(DeviceCommand::Reject { request }, |reply| match reply {
-        DeviceReply::Rejected { request, device } => {
-            Some(json!({ "request": request, "device": &*device, "rejected": true }))
-        }
-        _ => None,
-    })
+    ask(
+        RejectDevice { request },
+        |done| json!({ "request": done.request, "device": &*done.device, "rejected": true }),
+    )
 }
 
 #[derive(Deserialize)]
@@ -71,12 +71,9 @@ struct Named {
 fn revoke(request: &Request) -> Result<Call, Error> {
     let Named { device, role } = request.read()?;
     let role = role.map(|name| role_of(&name)).transpose()?;
-    ask_one_of(DeviceCommand::Revoke { device, role }, |reply| match reply {
-        DeviceReply::Revoked { device, roles, .. } => {
-            let roles: Vec<_> = roles.into_iter().map(Role::name).collect();
-            Some(json!({ "device": &*device, "roles": roles, "revoked": true }))
-        }
-        _ => None,
+    ask(RevokeDevice { device, role }, |done| {
+        let roles: Vec<_> = done.roles.into_iter().map(Role::name).collect();
+        json!({ "device": &*done.device, "roles": roles, "revoked": true })
     })
 }
 

@@ -5,15 +5,17 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Call;
 use super::event::owner_name;
-use super::method::{Method, Request, invalid, method};
-use super::method::{ask_on, ask_one_of};
-use super::{Call, misfit};
+use super::method::{Method, Request, ask, ask_on, invalid, method};
 use crate::error::Error;
 use crate::ids::{AgentId, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
-use crate::schedule::job::{Firing, JobCommand, JobPatch, JobReply, JobView, NewJob, Order, Place};
+use crate::schedule::job::{
+    Firing, GetJobStatus, JobPatch, JobView, ListFirings, ListJobs, NewJob, Order, Place, RemoveJob,
+    StartJob, Started, UpdateJob,
+};
 use crate::schedule::{Misfire, Plan};
 use crate::time::Timestamp;
 
@@ -41,17 +43,15 @@ const NAME_CHARS: usize = 40;
 /// `admin.jobs`: `{"jobs": [..], ..}`, the next to be due first, with how the scheduler is.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    ask_on(JobCommand::List, |reply| {
-        let JobReply::Jobs(jobs) = reply else { return Err(misfit()) };
-        ask_one_of(JobCommand::Status, move |reply| match reply {
-            JobReply::Status(status) => Some(json!({
+    ask_on(ListJobs, |jobs| {
+        ask(GetJobStatus, move |status| {
+            json!({
                 "jobs": jobs.iter().map(job).collect::<Vec<_>>(),
                 "draining": !status.is_enabled,
                 "next_ms": status.next.map(Timestamp::as_millis),
                 "heartbeat_ms": status.heartbeat.map(millis),
                 "heartbeat_halted": status.heartbeat_halted,
-            })),
-            _ => None,
+            })
         })
     })
 }
@@ -120,7 +120,7 @@ fn add(request: &Request) -> Result<Call, Error> {
         is_deleted_after: add.delete_after.unwrap_or(false),
         note: None,
     };
-    ask_for_job(JobCommand::Add(Box::new(new)))
+    ask(Box::new(new), |view| job(&view))
 }
 
 #[derive(Deserialize)]
@@ -141,29 +141,24 @@ fn disable(request: &Request) -> Result<Call, Error> {
     switch(job, false)
 }
 
-fn switch(job: String, on: bool) -> Result<Call, Error> {
+fn switch(named: String, on: bool) -> Result<Call, Error> {
     let patch = Box::new(JobPatch { is_enabled: Some(on), ..JobPatch::default() });
-    ask_for_job(JobCommand::Update { job, patch })
+    ask(UpdateJob { job: named, patch }, |view| job(&view))
 }
 
 /// `admin.job.run`: `{"job", "scheduled_ms"}` once it is begun; `admin.job.runs` says what came of it.
 fn run(request: &Request) -> Result<Call, Error> {
     let Named { job } = request.read()?;
-    ask_one_of(JobCommand::Start { job }, |reply| match reply {
-        JobReply::Started { job, scheduled } => {
-            Some(json!({ "job": job.as_str(), "scheduled_ms": scheduled.as_millis() }))
-        }
-        _ => None,
-    })
+    ask(
+        StartJob { job },
+        |Started { job, scheduled }| json!({ "job": job.as_str(), "scheduled_ms": scheduled.as_millis() }),
+    )
 }
 
 /// `admin.job.remove`: `{"removed"}`.
 fn remove(request: &Request) -> Result<Call, Error> {
     let Named { job } = request.read()?;
-    ask_one_of(JobCommand::Remove { job }, |reply| match reply {
-        JobReply::Removed(removed) => Some(json!({ "removed": removed })),
-        _ => None,
-    })
+    ask(RemoveJob { job }, |removed| json!({ "removed": removed }))
 }
 
 #[derive(Deserialize)]
@@ -176,17 +171,10 @@ struct Runs {
 /// `admin.job.runs`: `{"runs": [..]}`, the latest first.
 fn runs(request: &Request) -> Result<Call, Error> {
     let Runs { job, limit } = request.read()?;
-    ask_one_of(JobCommand::Runs { job, limit: limit.unwrap_or(RUNS) }, |reply| match reply {
-        JobReply::Runs(firings) => Some(json!({ "runs": firings.iter().map(firing).collect::<Vec<_>>() })),
-        _ => None,
-    })
-}
-
-fn ask_for_job(command: JobCommand) -> Result<Call, Error> {
-    ask_one_of(command, |reply| match reply {
-        JobReply::Job(view) => Some(job(&view)),
-        _ => None,
-    })
+    ask(
+        ListFirings { job, limit: limit.unwrap_or(RUNS) },
+        |firings| json!({ "runs": firings.iter().map(firing).collect::<Vec<_>>() }),
+    )
 }
 
 fn millis(span: Duration) -> u64 {

@@ -138,14 +138,6 @@ pub(super) fn ask_on<Q: Ask + 'static>(
     Call::ask_on(question, |_, reply, _| then(reply))
 }
 
-/// Asks the daemon, where `told` makes no answer of what is the reply to another question.
-pub(super) fn ask_one_of<Q: Ask + 'static>(
-    question: Q,
-    told: impl FnOnce(Q::Reply) -> Option<Value> + 'static,
-) -> Result<Call, Error> {
-    Call::ask_one_of(question, |_, reply| told(reply))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

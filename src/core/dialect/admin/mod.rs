@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::calls::{self, Calling, Calls, misfit};
+use super::calls::{self, Calling, Calls};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::access::{Admitted, Credentials, Secret};
 use crate::conversation::command::{Detach, Unwatch};

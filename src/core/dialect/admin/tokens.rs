@@ -8,8 +8,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Call;
-use super::method::{Method, Request, invalid, method};
-use crate::access::token::{Configured, Kind, Token, TokenCommand, TokenReply};
+use super::method::{Method, Request, ask, invalid, method};
+use crate::access::Secret;
+use crate::access::token::{Configured, CreateToken, Kind, ListTokens, RevokeToken, RotateToken, Token};
 use crate::error::Error;
 use crate::scope::{Scope, Scopes};
 
@@ -30,7 +31,14 @@ pub(super) const METHODS: &[Method] = &[
 /// everybody has to and none is valid.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    ask(TokenCommand::List)
+    ask(ListTokens, |list| {
+        json!({
+            "loopback_open": list.loopback_open,
+            "locked_out": list.locked_out,
+            "tokens": list.tokens.iter().map(token).collect::<Vec<_>>(),
+            "configured": list.configured.iter().map(configured).collect::<Vec<_>>(),
+        })
+    })
 }
 
 #[derive(Deserialize)]
@@ -55,7 +63,12 @@ fn create(request: &Request) -> Result<Call, Error> {
         Some(name) => Kind::from_name(name)
             .ok_or_else(|| invalid("there is no such kind: it is \"api-key\" or \"jwt\""))?,
     };
-    ask(TokenCommand::Create { name, kind, scopes, life: life_ms.map(Duration::from_millis), inherit })
+    let life = life_ms.map(Duration::from_millis);
+    ask(CreateToken { name, kind, scopes, life, inherit }, |made| {
+        let mut answer = given_out(&made.token, &made.secret);
+        answer["closes_loopback"] = made.closes_loopback.into();
+        answer
+    })
 }
 
 #[derive(Deserialize)]
@@ -67,7 +80,7 @@ struct Named {
 /// `admin.token.revoke`: what `admin.tokens` says of it; its connections are closed.
 fn revoke(request: &Request) -> Result<Call, Error> {
     let Named { token: id } = request.read()?;
-    ask(TokenCommand::Revoke { id })
+    ask(RevokeToken { id }, |revoked| token(&revoked))
 }
 
 #[derive(Deserialize)]
@@ -83,35 +96,18 @@ struct Rotate {
 fn rotate(request: &Request) -> Result<Call, Error> {
     let Rotate { token: id, overlap_ms, life_ms } = request.read()?;
     let (overlap, life) = (overlap_ms.map(Duration::from_millis), life_ms.map(Duration::from_millis));
-    ask(TokenCommand::Rotate { id, overlap, life })
+    ask(RotateToken { id, overlap, life }, |made| {
+        let mut answer = given_out(&made.token, &made.secret);
+        answer["old"] = token(&made.old);
+        answer
+    })
 }
 
-fn ask(command: TokenCommand) -> Result<Call, Error> {
-    super::method::ask(command, told)
-}
-
-fn told(reply: TokenReply) -> Value {
-    match reply {
-        TokenReply::List { tokens, configured: of_config, loopback_open, locked_out } => json!({
-            "loopback_open": loopback_open,
-            "locked_out": locked_out,
-            "tokens": tokens.iter().map(token).collect::<Vec<_>>(),
-            "configured": of_config.iter().map(configured).collect::<Vec<_>>(),
-        }),
-        TokenReply::Created { token: made, secret, closes_loopback } => {
-            let mut answer = token(&made);
-            answer["secret"] = secret.expose().into();
-            answer["closes_loopback"] = closes_loopback.into();
-            answer
-        }
-        TokenReply::Revoked(revoked) => token(&revoked),
-        TokenReply::Rotated { token: made, secret, old } => {
-            let mut answer = token(&made);
-            answer["secret"] = secret.expose().into();
-            answer["old"] = token(&old);
-            answer
-        }
-    }
+/// What is told of a credential that was given out.
+fn given_out(made: &Token, secret: &Secret) -> Value {
+    let mut answer = token(made);
+    answer["secret"] = secret.expose().into();
+    answer
 }
 
 /// What a role stands for, or these scopes.

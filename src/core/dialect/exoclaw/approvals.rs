@@ -4,14 +4,13 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::wire::{self, Id, Place};
-use super::{Call, MISFIT, Opens, Then, answer};
-use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Verdict, may_decide};
+use super::wire::Place;
+use super::{Call, answer};
+use crate::conversation::approval::{Decide, ListApprovals, Verdict, may_decide};
 use crate::dialect::json::{Params, invalid};
 use crate::error::Error;
 use crate::ids::{ApprovalId, SessionKey};
 use crate::principal::Principal;
-use crate::request::reply::Reply;
 use crate::scope::Scope;
 use crate::target::Target;
 
@@ -50,40 +49,20 @@ pub(super) fn deny(params: Params<'_>) -> Result<Call, Error> {
 fn decide(method: &str, id: Option<String>, verdict: Verdict) -> Result<Call, Error> {
     let id = id.filter(|id| !id.is_empty()).ok_or_else(|| invalid(method, "missing field `id`"))?;
     verdict.check().map_err(|error| invalid(method, &error.message))?;
-    let decide = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
-    Ok(ask(decide, |id, reply, _| match reply {
-        ApprovalReply::Decided { id: approval, decided, .. } => {
-            Some(answer::decided(id, approval, &decided.decision))
-        }
-        _ => None,
-    }))
+    let decide = Decide { id: ApprovalId::new(id), session: None, verdict };
+    Ok(Call::ask(decide, |id, reply, _| answer::decided(id, &reply.id, &reply.decided.decision)))
 }
 
 /// `approval.list`
 pub(super) fn list(who: &Principal, params: Params<'_>) -> Result<Call, Error> {
     let session = session(who, params)?;
-    Ok(ask(ApprovalCommand::List, move |id, reply, who| {
-        let ApprovalReply::List(calls) = reply else { return None };
+    Ok(Call::ask_on(ListApprovals, move |exoclaw, (_, id), calls, turn| {
+        let who = &exoclaw.who;
         let is_asked = |of: &SessionKey| session.as_ref().is_none_or(|session| session == of);
         let calls = calls.iter().filter(|call| is_asked(&call.session));
         let calls = calls.filter(|call| may_decide(who, &call.prompted_by));
-        Some(answer::waiting(id, calls, &who.owner))
+        turn.send(answer::waiting(&id, calls, &who.owner));
     }))
-}
-
-fn ask(
-    command: ApprovalCommand,
-    told: impl FnOnce(&Id, &ApprovalReply, &Principal) -> Option<String> + 'static,
-) -> Call {
-    let then: Then = Box::new(|exoclaw, (_, id), reply, turn| {
-        let told = match reply {
-            Ok(Reply::Approval(reply)) => told(&id, &reply, &exoclaw.who),
-            Ok(_) => None,
-            Err(error) => Some(wire::refusal(&id, &wire::describe(&error))),
-        };
-        turn.send(told.unwrap_or_else(|| wire::refusal(&id, MISFIT)));
-    });
-    Call { command: Ok(command.into()), opens: Opens::Nothing, then }
 }
 
 /// The session whose calls are asked for; none = those of all.

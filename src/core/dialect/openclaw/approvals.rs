@@ -10,14 +10,15 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answered, Call, OpenClaw, Request, keys, misfit};
+use super::{Answered, Call, OpenClaw, Request, keys};
 use crate::conversation::approval::{
-    ApprovalCommand, ApprovalReply, Decided, Decision, News, PendingCall, Verdict,
+    Decide, Decided, Decision, GetApproval, ListApprovals, News, PastApprovals, PendingCall, Verdict,
 };
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{ApprovalId, Owner};
+use crate::request::ask::Ask;
 use crate::scope::Scope;
 
 /// What can be decided.
@@ -38,10 +39,8 @@ struct Resolve {
 }
 
 /// Asks about approvals; `then` makes the payload of the reply.
-fn ask(command: ApprovalCommand, then: impl FnOnce(ApprovalReply) -> Option<Value> + 'static) -> Answered {
-    Call::ask_either(command, |_, reply, _| {
-        then(reply.map_err(in_their_words)?).map(Call::Answer).ok_or_else(misfit)
-    })
+fn ask<C: Ask + 'static>(question: C, then: impl FnOnce(C::Reply) -> Value + 'static) -> Answered {
+    Call::ask_either(question, |_, reply, _| Ok(Call::Answer(then(reply.map_err(in_their_words)?))))
 }
 
 /// Clients take an approval off their lists by these words.
@@ -57,10 +56,7 @@ fn in_their_words(error: Error) -> Error {
 /// `exec.approval.list`
 pub(super) fn list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let who = dialect.owner.clone();
-    ask(ApprovalCommand::List, move |reply| match reply {
-        ApprovalReply::List(list) => Some(list.iter().map(|pending| requested(pending, &who)).collect()),
-        _ => None,
-    })
+    ask(ListApprovals, move |list| list.iter().map(|pending| requested(pending, &who)).collect())
 }
 
 /// How many decisions are told to who does not say, and at most.
@@ -80,12 +76,9 @@ pub(super) fn history(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Tur
     }
     let limit = asked.limit.unwrap_or(PAST).clamp(1, PAST_MAX);
     let who = dialect.owner.clone();
-    ask(ApprovalCommand::Past { limit }, move |reply| match reply {
-        ApprovalReply::Past(past) => {
-            let items: Vec<_> = past.iter().filter_map(|news| past_call(news, &who)).collect();
-            Some(json!({ "items": items }))
-        }
-        _ => None,
+    ask(PastApprovals { limit }, move |past| {
+        let items: Vec<_> = past.iter().filter_map(|news| past_call(news, &who)).collect();
+        json!({ "items": items })
     })
 }
 
@@ -127,22 +120,19 @@ fn past_call(news: &News, who: &Owner) -> Option<Value> {
 /// `exec.approval.get`
 pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Named { id } = request.read()?;
-    ask(ApprovalCommand::Get(ApprovalId::new(id)), |reply| match reply {
-        ApprovalReply::Found(pending) => {
-            let text = command(&pending);
-            let short: String = text.chars().take(PREVIEW_CHARS).collect();
-            Some(json!({
-                "id": pending.id.as_str(),
-                "commandText": text,
-                "commandPreview": if short == text { Value::Null } else { short.into() },
-                "allowedDecisions": DECISIONS,
-                "host": null,
-                "nodeId": null,
-                "agentId": pending.session.agent(),
-                "expiresAtMs": pending.asked.deadline.as_millis(),
-            }))
-        }
-        _ => None,
+    ask(GetApproval { id: ApprovalId::new(id) }, |pending| {
+        let text = command(&pending);
+        let short: String = text.chars().take(PREVIEW_CHARS).collect();
+        json!({
+            "id": pending.id.as_str(),
+            "commandText": text,
+            "commandPreview": if short == text { Value::Null } else { short.into() },
+            "allowedDecisions": DECISIONS,
+            "host": null,
+            "nodeId": null,
+            "agentId": pending.session.agent(),
+            "expiresAtMs": pending.asked.deadline.as_millis(),
+        })
     })
 }
 
@@ -163,10 +153,7 @@ pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>)
         }
     };
     let id = ApprovalId::new(id);
-    ask(ApprovalCommand::Decide { id, session: None, verdict }, |reply| match reply {
-        ApprovalReply::Decided { .. } => Some(json!({ "ok": true })),
-        _ => None,
-    })
+    ask(Decide { id, session: None, verdict }, |_| json!({ "ok": true }))
 }
 
 /// A tool call as clients show commands.

@@ -19,16 +19,18 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::wire::Protocol;
-use super::{Answered, Call, OpenClaw, Request, keys, misfit};
+use super::{Answered, Call, OpenClaw, Request, keys};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, Owner, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
+use crate::request::ask::Ask;
 use crate::schedule::job::{
-    self, Firing, FiringState, Job, JobChange, JobCommand, JobNews, JobPatch, JobReply, JobView, NewJob,
-    Order, Place,
+    self, Firing, FiringState, GetJob, GetJobStatus, Job, JobChange, JobNews, JobPatch, JobView,
+    LastHeartbeat, ListFirings, ListJobs, NewJob, Order, Place, RemoveJob, RunJob, SetHeartbeat, StartJob,
+    Started, UpdateJob, WakeSession,
 };
 use crate::schedule::{Misfire, Plan, Schedule};
 use crate::time::Timestamp;
@@ -352,21 +354,15 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Asks about jobs; `then` makes the payload of the reply.
-fn ask(command: JobCommand, then: impl FnOnce(&OpenClaw, JobReply) -> Option<Value> + 'static) -> Answered {
-    let named = match &command {
-        JobCommand::Get { job }
-        | JobCommand::Update { job, .. }
-        | JobCommand::Run { job }
-        | JobCommand::Start { job } => Some(job.clone()),
-        _ => None,
-    };
-    Call::ask_either(command, move |dialect, reply, _| {
-        let reply = reply.map_err(|error| match named {
-            Some(job) => in_their_words(error, &job),
-            None => error,
-        });
-        then(dialect, reply?).map(Call::Answer).ok_or_else(misfit)
+/// Asks about a job; `then` makes the payload of the reply.
+fn ask_about<C: Ask + 'static>(
+    job: String,
+    question: impl FnOnce(String) -> C,
+    then: impl FnOnce(&OpenClaw, C::Reply) -> Value + 'static,
+) -> Answered {
+    Call::ask_either(question(job.clone()), move |dialect, reply, _| {
+        let reply = reply.map_err(|error| in_their_words(error, &job))?;
+        Ok(Call::Answer(then(dialect, reply)))
     })
 }
 
@@ -378,11 +374,13 @@ fn in_their_words(error: Error, job: &str) -> Error {
     }
 }
 
-fn ask_for_job(command: JobCommand) -> Answered {
-    ask(command, |dialect, reply| match reply {
-        JobReply::Job(view) => Some(shown(&view, (dialect.protocol, &dialect.owner))),
-        _ => None,
-    })
+fn told(dialect: &OpenClaw, view: &JobView) -> Value {
+    shown(view, (dialect.protocol, &dialect.owner))
+}
+
+fn change(job: String, patch: JobPatch) -> Answered {
+    let update = |job| UpdateJob { job, patch: Box::new(patch) };
+    ask_about(job, update, |dialect, view| told(dialect, &view))
 }
 
 #[derive(Deserialize)]
@@ -405,14 +403,13 @@ impl Named {
 
 /// `cron.status`
 pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    ask(JobCommand::Status, |_, reply| match reply {
-        JobReply::Status(status) => Some(json!({
+    Call::ask(GetJobStatus, |_, status, _| {
+        json!({
             "enabled": status.is_enabled,
             "storePath": "clawmux",
             "jobs": status.jobs,
             "nextWakeAtMs": status.next.map(Timestamp::as_millis),
-        })),
-        _ => None,
+        })
     })
 }
 
@@ -427,8 +424,7 @@ pub(super) fn list(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
         offset: Option<usize>,
     }
     let asked: List = request.read()?;
-    ask(JobCommand::List, move |dialect, reply| {
-        let JobReply::Jobs(jobs) = reply else { return None };
+    Call::ask(ListJobs, move |dialect, jobs, _| {
         let is_wanted = |job: &Job| match asked.enabled.as_deref() {
             Some("all") => true,
             Some("disabled") => !job.is_enabled,
@@ -448,7 +444,7 @@ pub(super) fn list(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
         if dialect.protocol != Protocol::Three {
             answer["snapshotRevision"] = revision(&jobs).into();
         }
-        Some(answer)
+        answer
     })
 }
 
@@ -484,7 +480,7 @@ fn paged(
 /// `cron.get`
 pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (job, _) = Named::read(request)?;
-    ask_for_job(JobCommand::Get { job })
+    ask_about(job, |job| GetJob { job }, |dialect, view| told(dialect, &view))
 }
 
 /// `cron.add`
@@ -495,7 +491,7 @@ pub(super) fn add(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn
     wire.refuse_unavailable(request)?;
     let Some(named) = named_session(&wire, dialect, request, turn)? else { return Ok(Call::Elsewhere) };
     let Errand { order, note } = wire.errand(None, named, dialect, request.method.name)?;
-    ask_for_job(JobCommand::Add(Box::new(NewJob {
+    let new = NewJob {
         name: name.trim().to_owned(),
         description: wire.description,
         is_enabled: wire.enabled.unwrap_or(true),
@@ -504,7 +500,8 @@ pub(super) fn add(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn
         misfire: Misfire::Once,
         is_deleted_after: wire.delete_after_run.unwrap_or(false),
         note: note.write(),
-    })))
+    };
+    Call::ask(Box::new(new), |dialect, view, _| told(dialect, &view))
 }
 
 /// `cron.update`: reads the job first, for a patch says only what changes.
@@ -533,49 +530,40 @@ pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut T
     };
     patch.refuse_unavailable(request)?;
     if !changes_order {
-        return ask_for_job(JobCommand::Update { job, patch: Box::new(simple) });
+        return change(job, simple);
     }
     let Some(named) = named_session(&patch, dialect, request, turn)? else { return Ok(Call::Elsewhere) };
     let method = request.method.name;
-    Call::ask_either(JobCommand::Get { job: job.clone() }, move |dialect, reply, _| {
-        let JobReply::Job(view) = reply.map_err(|error| in_their_words(error, &job))? else {
-            return Err(misfit());
-        };
+    Call::ask_either(GetJob { job: job.clone() }, move |dialect, reply, _| {
+        let view = reply.map_err(|error| in_their_words(error, &job))?;
         let Errand { order, note } = patch.errand(Some(&view.job), named, dialect, method)?;
         let patch = JobPatch { order: Some(order), note: Some(note.write()), ..simple };
-        ask_for_job(JobCommand::Update { job, patch: Box::new(patch) })
+        change(job, patch)
     })
 }
 
 /// `cron.remove`
 pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (job, _) = Named::read(request)?;
-    ask(JobCommand::Remove { job }, |_, reply| match reply {
-        JobReply::Removed(removed) => Some(json!({ "ok": true, "removed": removed })),
-        _ => None,
-    })
+    Call::ask(RemoveJob { job }, |_, removed, _| json!({ "ok": true, "removed": removed }))
 }
 
 /// `cron.run`. What is due is done by itself, at once: so without `force` there is never anything left.
 pub(super) fn run(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let (job, mode) = Named::read(request)?;
     match mode.as_deref().unwrap_or("due") {
-        "due" => ask(JobCommand::Get { job }, |_, reply| match reply {
-            JobReply::Job(_) => Some(json!({ "ok": true, "ran": false, "reason": "not-due" })),
-            _ => None,
-        }),
-        "force" | "if-enabled" if dialect.protocol == Protocol::Three => {
-            ask(JobCommand::Run { job }, |_, reply| match reply {
-                JobReply::Ran(_) => Some(json!({ "ok": true, "ran": true })),
-                _ => None,
-            })
+        "due" => {
+            let not_due = json!({ "ok": true, "ran": false, "reason": "not-due" });
+            ask_about(job, |job| GetJob { job }, |_, _| not_due)
         }
-        "force" | "if-enabled" => ask(JobCommand::Start { job }, |_, reply| match reply {
-            JobReply::Started { job, scheduled } => {
-                Some(json!({ "ok": true, "enqueued": true, "runId": run_id(job.as_str(), scheduled) }))
-            }
-            _ => None,
-        }),
+        "force" | "if-enabled" if dialect.protocol == Protocol::Three => {
+            ask_about(job, |job| RunJob { job }, |_, _| json!({ "ok": true, "ran": true }))
+        }
+        "force" | "if-enabled" => ask_about(
+            job,
+            |job| StartJob { job },
+            |_, Started { job, scheduled }| json!({ "ok": true, "enqueued": true, "runId": run_id(job.as_str(), scheduled) }),
+        ),
         other => Err(request.invalid(&format!("mode {:?} is not available", clip(other)))),
     }
 }
@@ -600,9 +588,8 @@ pub(super) fn runs(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
     let asked: Runs = request.read()?;
     let job = asked.id.or(asked.job_id).filter(|id| !id.is_empty());
     let (limit, offset) = (asked.limit.unwrap_or(RUNS.0).clamp(1, RUNS.1), asked.offset.unwrap_or(0));
-    let command = JobCommand::Runs { job, limit: offset.saturating_add(limit).min(RUNS.1) };
-    ask(command, move |dialect, reply| {
-        let JobReply::Runs(firings) = reply else { return None };
+    let list = ListFirings { job, limit: offset.saturating_add(limit).min(RUNS.1) };
+    Call::ask(list, move |dialect, firings, _| {
         let mut firings: Vec<&Firing> = firings
             .iter()
             .filter(|firing| firing.ended.is_some())
@@ -621,7 +608,7 @@ pub(super) fn runs(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
             firings.reverse();
         }
         let entries = firings.into_iter().map(|firing| entry(firing, dialect.protocol)).collect();
-        Some(paged("entries", entries, (limit, offset, total), dialect.protocol))
+        paged("entries", entries, (limit, offset, total), dialect.protocol)
     })
 }
 
@@ -686,10 +673,7 @@ pub(super) fn wake(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Tur
         (None, None) => keys::MAIN.into(),
     };
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(Call::Elsewhere) };
-    ask(JobCommand::Wake { session, text, is_now }, |_, reply| match reply {
-        JobReply::Started { .. } => Some(json!({ "ok": true })),
-        _ => None,
-    })
+    Call::ask(WakeSession { session, text, is_now }, |_, _, _| json!({ "ok": true }))
 }
 
 /// `set-heartbeats`
@@ -699,18 +683,12 @@ pub(super) fn set_heartbeats(_: &mut OpenClaw, request: &Request<'_>, _: &mut Tu
         enabled: Option<bool>,
     }
     let on = request.read::<Set>()?.enabled.ok_or_else(|| request.invalid("enabled (boolean) required"))?;
-    ask(JobCommand::SetHeartbeat { on }, |_, reply| match reply {
-        JobReply::Heartbeat { on } => Some(json!({ "ok": true, "enabled": on })),
-        _ => None,
-    })
+    Call::ask(SetHeartbeat { on }, |_, on, _| json!({ "ok": true, "enabled": on }))
 }
 
 /// `last-heartbeat`
 pub(super) fn last_heartbeat(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    ask(JobCommand::LastHeartbeat, |_, reply| match reply {
-        JobReply::Beat(firing) => Some(firing.map_or(Value::Null, |firing| heartbeat(&firing))),
-        _ => None,
-    })
+    Call::ask(LastHeartbeat, |_, firing, _| firing.map_or(Value::Null, |firing| heartbeat(&firing)))
 }
 
 /// What a heartbeat came to, in the protocol's words.

@@ -9,14 +9,16 @@ use serde_json::{Value, json};
 
 use super::method::scopes_granted;
 use super::wire::{Failure, Protocol};
-use super::{Answered, Call, OpenClaw, Request, misfit};
+use super::{Answered, Call, OpenClaw, Request};
 use crate::access::device::public_key_text;
-use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, News, PendingPairing};
+use crate::access::pairing::{
+    ApproveDevice, Device, Grant, ListDevices, News, PendingPairing, RejectDevice, RemoveDevice,
+    RevokeDevice, RotateDevice, RotatedDevice, VerifyDevice,
+};
 use crate::access::{About, Secret};
 use crate::daemon::command::GetOverview;
 use crate::dialect::Turn;
-use crate::error::credential::Refusal;
-use crate::error::credential::{CredentialFault, PairingReason, PairingRequired};
+use crate::error::credential::{CredentialFault, PairingReason, PairingRequired, Refusal};
 use crate::error::{Error, ErrorCode};
 use crate::scope::{Role, Scopes};
 
@@ -53,18 +55,9 @@ struct NodeToken {
     token: String,
 }
 
-/// Asks the registry; `then` makes the payload of its reply.
-fn ask(
-    command: DeviceCommand,
-    then: impl FnOnce(&OpenClaw, DeviceReply) -> Option<Value> + 'static,
-) -> Answered {
-    Call::ask_one_of(command, |dialect, reply| then(dialect, reply))
-}
-
 /// `device.pair.list`
 pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    Call::ask_on(DeviceCommand::List, |_, reply, _| {
-        let DeviceReply::List(list) = reply else { return Err(misfit()) };
+    Call::ask_on(ListDevices, |_, list, _| {
         Call::ask(GetOverview, move |dialect, overview, _| {
             let is_connected = |device: &Device| {
                 let present = overview.presence.present.iter();
@@ -90,125 +83,103 @@ pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answe
 /// `device.pair.approve`
 pub(super) fn approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
-    ask(DeviceCommand::Approve { request: request_id }, |_, reply| match reply {
-        DeviceReply::Approved { request, device: paired, .. } => {
-            Some(json!({ "requestId": request, "device": device(&paired) }))
-        }
-        _ => None,
-    })
+    Call::ask(
+        ApproveDevice { request: request_id },
+        |_, done, _| json!({ "requestId": done.request, "device": device(&done.device) }),
+    )
 }
 
 /// `device.pair.reject`
 pub(super) fn reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
-    ask(DeviceCommand::Reject { request: request_id }, |_, reply| match reply {
-        DeviceReply::Rejected { request, device } => {
-            Some(json!({ "requestId": request, "deviceId": &*device }))
-        }
-        _ => None,
-    })
+    Call::ask(
+        RejectDevice { request: request_id },
+        |_, done, _| json!({ "requestId": done.request, "deviceId": &*done.device }),
+    )
 }
 
 /// `device.pair.remove`
 pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfDevice { device_id } = request.read()?;
-    ask(DeviceCommand::Remove { device: device_id }, |_, reply| match reply {
-        DeviceReply::Removed { device } => Some(json!({ "deviceId": &*device })),
-        _ => None,
-    })
+    Call::ask(RemoveDevice { device: device_id }, |_, device, _| json!({ "deviceId": &*device }))
 }
 
 /// `device.token.rotate`
 pub(super) fn rotate(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfToken { device_id, role, scopes } = request.read()?;
     let scopes = scopes.as_deref().and_then(super::method::scopes_asked);
-    let command = DeviceCommand::Rotate { device: device_id, role: role_of(&role)?, scopes };
-    ask(command, |dialect, reply| match reply {
-        DeviceReply::Rotated { device, role, token, scopes, at } => {
-            let mut payload = json!({
-                "deviceId": &*device,
-                "role": role.name(),
-                "token": token.expose(),
-                "scopes": names(role, scopes),
-                "rotatedAtMs": at.as_millis(),
-            });
-            if dialect.protocol >= Protocol::Four {
-                payload["tokenDelivery"] = "in-band".into();
-            }
-            Some(payload)
+    let rotate = RotateDevice { device: device_id, role: role_of(&role)?, scopes };
+    Call::ask(rotate, |dialect, RotatedDevice { device, role, token, scopes, at }, _| {
+        let mut payload = json!({
+            "deviceId": &*device,
+            "role": role.name(),
+            "token": token.expose(),
+            "scopes": names(role, scopes),
+            "rotatedAtMs": at.as_millis(),
+        });
+        if dialect.protocol >= Protocol::Four {
+            payload["tokenDelivery"] = "in-band".into();
         }
-        _ => None,
+        payload
     })
 }
 
 /// `device.token.revoke`
 pub(super) fn revoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfToken { device_id, role, .. } = request.read()?;
-    let command = DeviceCommand::Revoke { device: device_id, role: Some(role_of(&role)?) };
-    ask(command, |_, reply| match reply {
-        DeviceReply::Revoked { device, roles, at } => Some(json!({
-            "deviceId": &*device,
-            "role": roles.first().map(|role| role.name()),
-            "revokedAtMs": at.as_millis(),
-        })),
-        _ => None,
+    Call::ask(RevokeDevice { device: device_id, role: Some(role_of(&role)?) }, |_, done, _| {
+        json!({
+            "deviceId": &*done.device,
+            "role": done.roles.first().map(|role| role.name()),
+            "revokedAtMs": done.at.as_millis(),
+        })
     })
 }
 
 /// `node.pair.list`
 pub(super) fn node_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    ask(DeviceCommand::List, |_, reply| match reply {
-        DeviceReply::List(list) => {
-            let waiting = list.pending.iter().filter(|pending| pending.role == Role::Node);
-            let paired = list.paired.iter().filter_map(node);
-            Some(json!({
-                "pending": waiting.map(pending_node).collect::<Vec<_>>(),
-                "paired": paired.collect::<Vec<_>>(),
-            }))
-        }
-        _ => None,
+    Call::ask(ListDevices, |_, list, _| {
+        let waiting = list.pending.iter().filter(|pending| pending.role == Role::Node);
+        let paired = list.paired.iter().filter_map(node);
+        json!({
+            "pending": waiting.map(pending_node).collect::<Vec<_>>(),
+            "paired": paired.collect::<Vec<_>>(),
+        })
     })
 }
 
 /// `node.pair.approve`
 pub(super) fn node_approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
-    ask(DeviceCommand::Approve { request: request_id }, |_, reply| match reply {
-        DeviceReply::Approved { request, device, .. } => {
-            Some(json!({ "requestId": request, "node": node(&device) }))
-        }
-        _ => None,
-    })
+    Call::ask(
+        ApproveDevice { request: request_id },
+        |_, done, _| json!({ "requestId": done.request, "node": node(&done.device) }),
+    )
 }
 
 /// `node.pair.reject`
 pub(super) fn node_reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfRequest { request_id } = request.read()?;
-    ask(DeviceCommand::Reject { request: request_id }, |_, reply| match reply {
-        DeviceReply::Rejected { request, device } => {
-            Some(json!({ "requestId": request, "nodeId": &*device }))
-        }
-        _ => None,
-    })
+    Call::ask(
+        RejectDevice { request: request_id },
+        |_, done, _| json!({ "requestId": done.request, "nodeId": &*done.device }),
+    )
 }
 
 /// `node.pair.remove`: it may no longer come as a node; what else it may come as stays.
 pub(super) fn node_remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let OfNode { node_id } = request.read()?;
-    ask(DeviceCommand::Revoke { device: node_id, role: Some(Role::Node) }, |_, reply| match reply {
-        DeviceReply::Revoked { device, .. } => Some(json!({ "nodeId": &*device })),
-        _ => None,
-    })
+    let revoke = RevokeDevice { device: node_id, role: Some(Role::Node) };
+    Call::ask(revoke, |_, done, _| json!({ "nodeId": &*done.device }))
 }
 
 /// `node.pair.verify`
 pub(super) fn node_verify(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let NodeToken { node_id, token } = request.read()?;
-    let command = DeviceCommand::Verify { device: node_id, role: Role::Node, token: Secret::new(token) };
-    ask(command, |_, reply| match reply {
-        DeviceReply::Verified(None) => Some(json!({ "ok": false })),
-        DeviceReply::Verified(Some(device)) => Some(json!({ "ok": true, "node": node(&device) })),
-        _ => None,
+    let verify = VerifyDevice { device: node_id, role: Role::Node, token: Secret::new(token) };
+    Call::ask(verify, |_, device, _| match device {
+        None => json!({ "ok": false }),
+        Some(device) => json!({ "ok": true, "node": node(&device) }),
     })
 }
 

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
-use super::{Answered, Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
-use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, PendingCall, Verdict};
+use super::{Answered, Call, Calling, OpenClaw, approvals, catalog, chat, target};
+use crate::conversation::approval::{Decide, Decision, ListApprovals, PendingCall, Verdict};
 use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset};
 use crate::conversation::reply::Compacted;
 use crate::conversation::reply::SessionRow;
@@ -111,7 +111,7 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
     let target = target(&asked.session);
     let describe = |asked: Asked, tell: fn(&OpenClaw, Option<Box<SessionRow>>) -> String| {
         let described = DescribeSession { target: super::target(&asked.session) };
-        ask(described, asked, move |dialect, row| Some(tell(dialect, row)))
+        ask(described, asked, tell)
     };
     match command {
         Slash::Help => describe(asked, |_, _| help()),
@@ -131,16 +131,16 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
                 dialect.setup.version, usage.input_tokens, usage.output_tokens
             )
         }),
-        Slash::Reset => ask(Reset { target }, asked, |_, _| Some("A new conversation begins.".into())),
+        Slash::Reset => ask(Reset { target }, asked, |_, _| "A new conversation begins.".into()),
         Slash::Compact => {
             ask(Compact { target, keep: COMPACT_KEEP }, asked, |_, Compacted { kept, forgotten }| {
-                Some(format!("{forgotten} messages were forgotten, {kept} are left."))
+                format!("{forgotten} messages were forgotten, {kept} are left.")
             })
         }
         Slash::Model(Some(model)) => {
             let patch = Patch { model: Some((model != "default").then_some(model)), ..Patch::default() };
             ask(Configure { target, patch }, asked, |dialect, row| {
-                Some(format!("model: {}", dialect.model_name(row.model.as_ref())))
+                format!("model: {}", dialect.model_name(row.model.as_ref()))
             })
         }
         Slash::Think(Some(level)) => {
@@ -149,18 +149,17 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
             };
             let patch = Patch { thinking: Some(Some(level)), ..Patch::default() };
             ask(Configure { target, patch }, asked, |_, row| {
-                Some(format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name()))
+                format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name())
             })
         }
-        Slash::Approvals => ask(ApprovalCommand::List, asked, |_, reply| {
-            let ApprovalReply::List(waiting) = reply else { return None };
+        Slash::Approvals => ask(ListApprovals, asked, |_, waiting| {
             if waiting.is_empty() {
-                return Some("No tool call waits for approval.".into());
+                return "No tool call waits for approval.".into();
             }
             let line = |pending: &Arc<PendingCall>| {
                 format!("- {}\n  /approve {} allow-once", approvals::command(pending), pending.id)
             };
-            Some(waiting.iter().map(line).collect::<Vec<_>>().join("\n"))
+            waiting.iter().map(line).collect::<Vec<_>>().join("\n")
         }),
         Slash::Approve(id, word) => {
             let verdict = match word.as_str() {
@@ -168,28 +167,27 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
                 "deny" => Verdict::Deny { reason: None },
                 _ => return describe(asked, |_, _| APPROVE_USAGE.into()),
             };
-            let decide = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
+            let decide = Decide { id: ApprovalId::new(id), session: None, verdict };
             ask(decide, asked, |_, reply| {
-                let ApprovalReply::Decided { decided, .. } = reply else { return None };
-                let what = match decided.decision {
+                let what = match reply.decided.decision {
                     Decision::Approved { .. } => "approved",
                     Decision::Denied { .. } | Decision::TimedOut | Decision::Withdrawn => "denied",
                 };
-                Some(format!("{} is {what}.", decided.tool))
+                format!("{} is {what}.", reply.decided.tool)
             })
         }
     }
 }
 
 /// Asks the daemon; the answer to the request comes first, and then what `tell` says of the reply, as an
-/// event. `tell` says nothing where the reply is to another question.
+/// event.
 fn ask<C: Ask + 'static>(
     question: C,
     asked: Asked,
-    tell: impl FnOnce(&OpenClaw, C::Reply) -> Option<String> + 'static,
+    tell: impl FnOnce(&OpenClaw, C::Reply) -> String + 'static,
 ) -> Answered {
     Call::ask_either(question, move |dialect, reply, turn| {
-        let text = reply.and_then(|reply| tell(dialect, reply).ok_or_else(misfit));
+        let text = reply.map(|reply| tell(dialect, reply));
         dialect.say_after(&asked, text, turn);
         Ok(Call::Answer(json!({ "runId": asked.run, "status": "started" })))
     })

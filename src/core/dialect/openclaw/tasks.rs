@@ -7,7 +7,7 @@ use super::{Answered, Call, OpenClaw, Request, keys};
 use crate::agents::subagent::{AgentState, AgentStatus, List};
 use crate::dialect::Turn;
 use crate::ids::Owner;
-use crate::schedule::job::{Firing, FiringState, JobCommand, JobReply};
+use crate::schedule::job::{Firing, FiringState, ListFirings};
 
 /// How many tasks are told to who does not say, and at most.
 const LIMIT: usize = 100;
@@ -45,15 +45,13 @@ pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'
     let limit = asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     let who = dialect.owner.clone();
     Call::ask_on(List, move |_, agents, _| {
-        let runs = JobCommand::Runs { job: None, limit: LIMIT_MAX };
-        Call::ask_one_of(runs, move |_, reply| {
-            let JobReply::Runs(firings) = reply else { return None };
+        Call::ask(ListFirings { job: None, limit: LIMIT_MAX }, move |_, firings, _| {
             let mut tasks: Vec<Value> =
                 agents.iter().map(|agent| of_agent(agent, &who)).chain(firings.iter().map(of_job)).collect();
             tasks.retain(|task| asked.wants(task));
             tasks.sort_by_key(|task| std::cmp::Reverse(task["updatedAt"].as_u64()));
             tasks.truncate(limit);
-            Some(json!({ "tasks": tasks }))
+            json!({ "tasks": tasks })
         })
     })
 }

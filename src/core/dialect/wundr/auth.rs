@@ -12,13 +12,11 @@ use serde_json::{Value, json};
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
 use super::{Answered, Call, Calling, Request, Turn, Wundr, method};
-use crate::access::token::{Kind, TokenCommand, TokenReply};
+use crate::access::token::{Kind, RenewToken};
 use crate::access::{Admitted, Secret};
-use crate::dialect::calls::misfit;
 use crate::dialect::json::put;
 use crate::error::Error;
-use crate::error::credential::CredentialFault;
-use crate::error::credential::Refusal;
+use crate::error::credential::{CredentialFault, Refusal};
 use crate::principal::Grounds;
 use crate::time::Timestamp;
 
@@ -108,12 +106,11 @@ impl Wundr {
     /// Has a fresh credential given out, and then looked at as if it had been shown.
     fn renew(&mut self, id: String, token: String, turn: &mut Turn<'_>) {
         let terms = (self.granted(&[]), RENEWAL_COST);
-        self.under(terms, TokenCommand::Renew { id: token }, turn, move |dialect, reply, turn| match reply {
-            Ok(TokenReply::Rotated { secret, .. }) => {
-                turn.authenticate(dialect.shown(secret.expose().to_owned()));
-                dialect.refreshing.push_back(Refreshing { id, fresh: Some(secret) });
+        self.under(terms, RenewToken { id: token }, turn, move |dialect, reply, turn| match reply {
+            Ok(renewed) => {
+                turn.authenticate(dialect.shown(renewed.secret.expose().to_owned()));
+                dialect.refreshing.push_back(Refreshing { id, fresh: Some(renewed.secret) });
             }
-            Ok(_) => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
             Err(error) => turn.send(wire::refusal(&id, &Failure::of(&error))),
         });
     }

@@ -22,11 +22,10 @@ use serde_json::{Value, json};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
 use super::{Answered, Call, Calling, Request, Wundr};
 use crate::conversation::approval::{
-    ApprovalCommand, ApprovalReply, ApprovalRequest, Decided, Decision, PendingCall, Verdict, no_such,
+    ApprovalRequest, Decide, Decided, Decision, GetApproval, ListApprovals, PendingCall, Verdict, no_such,
 };
 use crate::conversation::event::{Event, Logged};
 use crate::dialect::Turn;
-use crate::dialect::calls::misfit;
 use crate::ids::{ApprovalId, RunId};
 use crate::time::Timestamp;
 
@@ -191,23 +190,19 @@ pub(super) fn deny(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
 fn decide(request: &Request<'_>, verdict: Verdict) -> Answered {
     verdict.check().map_err(|error| request.invalid(&error.message))?;
     let (session_id, id) = (request.text("sessionId"), ApprovalId::new(request.text("requestId")));
-    Call::ask_on(ApprovalCommand::Get(id.clone()), move |_, reply, _| {
-        let ApprovalReply::Found(pending) = reply else { return Err(misfit()) };
+    Call::ask_on(GetApproval { id: id.clone() }, move |_, pending, _| {
         if pending.session.uuid() != session_id {
             return Err(no_such(&id));
         }
         let session = Some(pending.session.clone());
-        Call::ask_one_of(ApprovalCommand::Decide { id, session, verdict }, move |_, reply| match reply {
-            ApprovalReply::Decided { id, decided, .. } => {
-                let is_approved = matches!(decided.decision, Decision::Approved { .. });
-                Some(json!({
-                    "sessionId": session_id,
-                    "requestId": id.as_str(),
-                    "toolName": decided.tool.as_str(),
-                    "status": if is_approved { "approved" } else { "denied" },
-                }))
-            }
-            _ => None,
+        Call::ask(Decide { id, session, verdict }, move |_, reply, _| {
+            let is_approved = matches!(reply.decided.decision, Decision::Approved { .. });
+            json!({
+                "sessionId": session_id,
+                "requestId": reply.id.as_str(),
+                "toolName": reply.decided.tool.as_str(),
+                "status": if is_approved { "approved" } else { "denied" },
+            })
         })
     })
 }
@@ -217,14 +212,10 @@ impl Wundr {
     pub(super) fn introduce(&mut self, subscription: &str, turn: &mut Turn<'_>) {
         self.introduced.lists(subscription);
         let subscription = subscription.to_owned();
-        self.aside(ApprovalCommand::List, turn, move |dialect, reply, turn| {
-            let list = match reply {
-                Ok(ApprovalReply::List(list)) => list,
-                // What waits from here on is told.
-                _ => Vec::new(),
-            };
+        self.aside(ListApprovals, turn, move |dialect, reply, turn| {
             let now = turn.now();
-            for pending in dialect.introduced.listed(&subscription, list) {
+            // Where the list is refused, what waits from here on is told.
+            for pending in dialect.introduced.listed(&subscription, reply.unwrap_or_default()) {
                 let payload = request(&pending.session.uuid(), &pending.run, &pending.asked, now);
                 dialect.tell_one(&subscription, TOOL_REQUEST, &payload, turn);
             }

@@ -47,7 +47,7 @@ use crate::provider::ProviderKind;
 use crate::request::ask::Ask;
 use crate::request::command::Command;
 use crate::request::reply::Reply;
-use crate::schedule::job::{self, JobCommand, JobReply, Ran};
+use crate::schedule::job::{self, Ran, RunJob};
 use crate::scope::Scope;
 use crate::target::{Route, Target};
 use crate::time::Timestamp;
@@ -330,13 +330,9 @@ impl Job {
     /// What its client is told.
     fn outcome(&self, reply: Result<Reply, Error>) -> String {
         let failed = |message: &str| format!(r#"{{"ok":false,"message":{}}}"#, json(message));
-        let ran = match reply {
-            Ok(Reply::Job(reply)) => match *reply {
-                JobReply::Ran(ran) => ran,
-                #[allow(unreachable_patterns, reason = "there may be other replies about jobs")]
-                _ => return failed("Internal error."),
-            },
-            Ok(_) => return failed("Internal error."),
+        let ran = match reply.map(RunJob::take) {
+            Ok(Some(ran)) => ran,
+            Ok(None) => return failed("Internal error."),
             Err(error) => match Ran::unavailable(self.name) {
                 Some(off) if error.code == ErrorCode::NotFound => return failed(&off.message),
                 _ => return failed(&error.message),
@@ -359,7 +355,7 @@ impl Job {
 /// The request to have a built-in job done.
 fn run(job: &'static Job) -> Call {
     let then: Then = Box::new(|_, (_, id), reply, turn| turn.send(wire::answer(id, &job.outcome(reply))));
-    let command = JobCommand::Run { job: job.name.to_owned() }.into();
+    let command = RunJob { job: job.name.to_owned() }.into();
     Call { needs: Scope::Write, cost: PROMPT, command, then }
 }
 

@@ -9,10 +9,15 @@
 //!
 //! Deliberately absent: where all this is kept, and who does it.
 
+mod command;
 mod heartbeat;
 
 use std::time::Duration;
 
+pub use command::{
+    GetJob, GetJobStatus, JobCommand, JobReply, LastHeartbeat, ListFirings, ListJobs, RemoveJob, RunJob,
+    SetHeartbeat, StartJob, Started, UpdateJob, WakeSession,
+};
 pub use heartbeat::{FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well, prompt as heartbeat_prompt};
 
 use crate::error::{Error, ErrorCode};
@@ -422,145 +427,6 @@ fn begin(schedule: &Schedule, now: Timestamp) -> Timestamp {
         Schedule::At(at) => now.min(Timestamp::from_millis(at.as_millis().saturating_sub(1))),
         Schedule::Every { .. } | Schedule::Cron(_) => now,
     }
-}
-
-/// What can be asked about jobs.
-#[derive(Clone, Debug, PartialEq)]
-pub enum JobCommand {
-    /// The jobs that the caller may see, the next to be due first.
-    List,
-    /// Look one job up.
-    Get {
-        /// The job, as the caller names it.
-        job: String,
-    },
-    /// Create a job.
-    Add(Box<NewJob>),
-    /// Change a job.
-    Update {
-        /// The job, as the caller names it.
-        job: String,
-        /// The changes.
-        patch: Box<JobPatch>,
-    },
-    /// Remove one. What it is doing is done to its end.
-    Remove {
-        /// The job, as the caller names it.
-        job: String,
-    },
-    /// Do one now, whenever it is due. Answered when it is done.
-    Run {
-        /// The job, as the caller names it.
-        job: String,
-    },
-    /// The same, answered as soon as it is written down.
-    Start {
-        /// The job, as the caller names it.
-        job: String,
-    },
-    /// Its latest firings, the latest first.
-    Runs {
-        /// Which; none = those of all jobs that the caller may see.
-        job: Option<String>,
-        /// The most runs to list.
-        limit: usize,
-    },
-    /// The state of the scheduler.
-    Status,
-    /// Say something to a session once: at once, or when the heart beats next (at once where it does
-    /// not beat).
-    Wake {
-        /// The session to prompt.
-        session: SessionKey,
-        /// The text of the prompt.
-        text: String,
-        /// Whether at once.
-        is_now: bool,
-    },
-    /// Have the heart beat, or not, until the configuration is read again.
-    SetHeartbeat {
-        /// Whether they are on.
-        on: bool,
-    },
-    /// The latest heartbeat.
-    LastHeartbeat,
-}
-
-impl JobCommand {
-    /// Has every session that it names be the one that `who` means by that.
-    ///
-    /// # Errors
-    /// As [`Principal::session`].
-    pub fn settle(&mut self, who: &Principal) -> Result<(), Error> {
-        for session in self.sessions_mut() {
-            *session = who.session(session)?;
-        }
-        Ok(())
-    }
-
-    /// The sessions it names, to be replaced.
-    fn sessions_mut(&mut self) -> Vec<&mut SessionKey> {
-        let order = match self {
-            Self::Add(new) => Some(&mut new.order),
-            Self::Update { patch, .. } => patch.order.as_mut(),
-            Self::Wake { session, .. } => return vec![session],
-            _ => None,
-        };
-        let Some(order) = order else { return Vec::new() };
-        let place = match &mut order.place {
-            Place::Session(session) => Some(session),
-            Place::Own(_) => None,
-        };
-        place.into_iter().chain(&mut order.result_to).collect()
-    }
-
-    /// What the request and its reply may take of memory, a small request being 1.
-    pub fn weight(&self) -> usize {
-        const WEIGHED_BYTES: usize = 4096;
-        match self {
-            Self::List | Self::Runs { .. } => 64,
-            Self::Add(new) => 1 + new.order.prompt.len() / WEIGHED_BYTES,
-            Self::Update { .. } | Self::Get { .. } => 1 + PROMPT_BYTES_MAX / WEIGHED_BYTES,
-            Self::Wake { text, .. } => 1 + text.len() / WEIGHED_BYTES,
-            Self::Remove { .. }
-            | Self::Run { .. }
-            | Self::Start { .. }
-            | Self::Status
-            | Self::SetHeartbeat { .. }
-            | Self::LastHeartbeat => 1,
-        }
-    }
-}
-
-/// What is answered about jobs.
-#[derive(Clone, Debug, PartialEq)]
-pub enum JobReply {
-    /// To `List`.
-    Jobs(Vec<JobView>),
-    /// To `Get`, `Add` and `Update`.
-    Job(Box<JobView>),
-    /// To `Remove`: whether there was such a job.
-    Removed(bool),
-    /// To `Run`.
-    Ran(Ran),
-    /// To `Start` and `Wake`: the firing that was begun or will be, by when it is due.
-    Started {
-        /// The job.
-        job: JobId,
-        /// When it is due.
-        scheduled: Timestamp,
-    },
-    /// To `Runs`.
-    Runs(Vec<Firing>),
-    /// To `Status`.
-    Status(JobStatus),
-    /// To `SetHeartbeat`: whether it beats.
-    Heartbeat {
-        /// Whether they are on.
-        on: bool,
-    },
-    /// To `LastHeartbeat`.
-    Beat(Option<Box<Firing>>),
 }
 
 /// A job as it is shown.

@@ -3,13 +3,15 @@
 use subtle::ConstantTimeEq;
 
 use super::{Change, Moment, Registry, Step};
-use crate::access::Secret;
-use crate::access::pairing::DeviceCommand;
-use crate::access::pairing::{Device, DeviceList, DeviceReply, News, PendingPairing, sees};
+use crate::access::pairing::{
+    ApproveDevice, ApprovedDevice, Device, DeviceCommand, DeviceList, DeviceReply, ListDevices, News,
+    PendingPairing, RejectDevice, RejectedDevice, RemoveDevice, RevokeDevice, RevokedDevice, RotateDevice,
+    RotatedDevice, VerifyDevice, sees,
+};
 use crate::error::{Error, ErrorCode};
 use crate::ids::Owner;
 use crate::principal::Principal;
-use crate::scope::{Role, Scopes};
+use crate::scope::Scopes;
 use crate::time::Timestamp;
 
 impl Registry {
@@ -22,15 +24,13 @@ impl Registry {
     ) -> Step<DeviceReply> {
         self.expire(at.now);
         match command {
-            DeviceCommand::List => Step::of(Ok(DeviceReply::List(self.list(principal)))),
-            DeviceCommand::Approve { request } => self.approve(&request, principal, at),
-            DeviceCommand::Reject { request } => self.reject(&request, principal, at),
-            DeviceCommand::Remove { device } => self.remove(&device, principal),
-            DeviceCommand::Rotate { device, role, scopes } => {
-                self.rotate(&device, role, scopes, principal, at)
-            }
-            DeviceCommand::Revoke { device, role } => self.revoke(&device, role, principal, at),
-            DeviceCommand::Verify { device, role, token } => self.verify(&device, role, &token, principal),
+            DeviceCommand::List(ListDevices) => Step::of(Ok(DeviceReply::List(self.list(principal)))),
+            DeviceCommand::Approve(ApproveDevice { request }) => self.approve(&request, principal, at),
+            DeviceCommand::Reject(RejectDevice { request }) => self.reject(&request, principal, at),
+            DeviceCommand::Remove(RemoveDevice { device }) => self.remove(&device, principal),
+            DeviceCommand::Rotate(rotate) => self.rotate(&rotate, principal, at),
+            DeviceCommand::Revoke(revoke) => self.revoke(&revoke, principal, at),
+            DeviceCommand::Verify(verify) => self.verify(&verify, principal),
         }
     }
 
@@ -63,11 +63,11 @@ impl Registry {
         if let Some(grant) = device.grants.iter_mut().find(|grant| grant.role == pending.role) {
             grant.used = grant.used.filter(|_| grant.issued != at.now);
         }
-        let mut step = Step::of(Ok(DeviceReply::Approved {
+        let mut step = Step::of(Ok(DeviceReply::Approved(ApprovedDevice {
             request: pending.id.clone(),
             role: pending.role,
             device: Box::new(device.clone()),
-        }));
+        })));
         step.settles = Some(pending.id.clone());
         step.news.push(resolved(pending, true, at.now));
         step.ends = ends;
@@ -81,10 +81,10 @@ impl Registry {
             Ok(pending) => Step {
                 settles: Some(pending.id.clone()),
                 news: vec![resolved(pending, false, at.now)],
-                ..Step::of(Ok(DeviceReply::Rejected {
+                ..Step::of(Ok(DeviceReply::Rejected(RejectedDevice {
                     request: pending.id.clone(),
                     device: pending.device.clone(),
-                }))
+                })))
             },
         }
     }
@@ -95,19 +95,13 @@ impl Registry {
             Ok(device) => Step {
                 changes: vec![Change::Remove(device.id.clone())],
                 ends: vec![(device.id.clone(), None)],
-                ..Step::of(Ok(DeviceReply::Removed { device: device.id.clone() }))
+                ..Step::of(Ok(DeviceReply::Removed(device.id.clone())))
             },
         }
     }
 
-    fn rotate(
-        &self,
-        device: &str,
-        role: Role,
-        scopes: Option<Scopes>,
-        principal: &Principal,
-        at: &mut Moment<'_>,
-    ) -> Step<DeviceReply> {
+    fn rotate(&self, asked: &RotateDevice, principal: &Principal, at: &mut Moment<'_>) -> Step<DeviceReply> {
+        let RotateDevice { ref device, role, scopes } = *asked;
         let mut device = match self.seen(device, principal) {
             Ok(device) => device.clone(),
             Err(error) => return Step::of(Err(error)),
@@ -131,17 +125,18 @@ impl Registry {
         Step {
             changes: vec![Change::Put(device)],
             ends: vec![(id.clone(), Some(role))],
-            ..Step::of(Ok(DeviceReply::Rotated { device: id, role, token, scopes, at: at.now }))
+            ..Step::of(Ok(DeviceReply::Rotated(RotatedDevice {
+                device: id,
+                role,
+                token,
+                scopes,
+                at: at.now,
+            })))
         }
     }
 
-    fn revoke(
-        &self,
-        device: &str,
-        role: Option<Role>,
-        principal: &Principal,
-        at: &mut Moment<'_>,
-    ) -> Step<DeviceReply> {
+    fn revoke(&self, asked: &RevokeDevice, principal: &Principal, at: &mut Moment<'_>) -> Step<DeviceReply> {
+        let RevokeDevice { ref device, role } = *asked;
         let mut device = match self.seen(device, principal) {
             Ok(device) => device.clone(),
             Err(error) => return Step::of(Err(error)),
@@ -158,11 +153,12 @@ impl Registry {
         Step {
             changes: vec![Change::Put(device)],
             ends: roles.iter().map(|role| (id.clone(), Some(*role))).collect(),
-            ..Step::of(Ok(DeviceReply::Revoked { device: id, roles, at: at.now }))
+            ..Step::of(Ok(DeviceReply::Revoked(RevokedDevice { device: id, roles, at: at.now })))
         }
     }
 
-    fn verify(&self, device: &str, role: Role, token: &Secret, principal: &Principal) -> Step<DeviceReply> {
+    fn verify(&self, asked: &VerifyDevice, principal: &Principal) -> Step<DeviceReply> {
+        let VerifyDevice { ref device, role, ref token } = *asked;
         let device = self.seen(device, principal).ok().filter(|device| {
             device.live(role).is_some_and(|grant| {
                 let real = self.token(&device.id, role, &grant.salt);
