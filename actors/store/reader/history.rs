@@ -104,7 +104,7 @@ pub struct Cut {
 }
 
 /// Runs that are remembered, newest first, from the one prompted with a number on; the columns are
-/// those of [`Told`].
+/// those that [`run_summary`] reads.
 const REMEMBERED: &str = "SELECT r.id, r.run, r.prompted, r.ended, r.messages, r.provider, r.model
     FROM sessions s JOIN runs r ON r.session = s.id
     WHERE s.id = ?1 AND r.prompted BETWEEN s.kept_from AND ?2 AND (r.ended IS NULL OR r.ended > s.cleared)
@@ -117,7 +117,7 @@ struct RunSummary {
     model: Option<ModelRef>,
 }
 
-fn told(row: &Row<'_>) -> rusqlite::Result<RunSummary> {
+fn run_summary(row: &Row<'_>) -> rusqlite::Result<RunSummary> {
     let model = match (row.get(5)?, row.get(6)?) {
         (Some(provider), Some(model)) => Some(ModelRef { provider, model }),
         _ => None,
@@ -149,7 +149,7 @@ impl Query for ReadHistory {
             // Newest first, until there are enough.
             let (mut messages, mut left) = (VecDeque::new(), self.max_bytes);
             while let Some(row) = runs.next()? {
-                let told = told(row)?;
+                let told = run_summary(row)?;
                 let is_asked = |role| match &self.before {
                     Some(Before { run, role: before }) if *run == told.span.run => {
                         *before == Role::Assistant && role == Role::User
@@ -212,7 +212,7 @@ impl Query for ReadPreviews {
                 while messages.len() < self.limit
                     && let Some(row) = runs.next()?
                 {
-                    let told = told(row)?;
+                    let told = run_summary(row)?;
                     let entries = entries(tx, session, &told)?;
                     let said = entries.into_iter().rev().filter_map(|entry| message(entry, &told.span.run));
                     for Message { role, mut content, .. } in said.take(self.limit - messages.len()) {
@@ -292,7 +292,7 @@ fn newest(
     let mut runs = statement.query(params![session, i64::MAX])?;
     let (mut newest, mut left, mut last) = (VecDeque::new(), asked.bytes_max, total);
     while let Some(row) = runs.next()? {
-        let told = told(row)?;
+        let told = run_summary(row)?;
         let mut place = last;
         last = last.saturating_sub(told.messages);
         for mut entry in entries(tx, session, &told)?.into_iter().rev() {
