@@ -143,15 +143,8 @@ impl ChangeReason {
             // Like a run that began and ended at once.
             Event::Injected { .. } => Some(Self::Ended),
             Event::Deleted => Some(Self::Deleted),
-            Event::Text(_)
-            | Event::Thought(_)
-            | Event::Sealed(_)
-            | Event::ToolCalled(_)
-            | Event::ApprovalAsked(_)
-            | Event::ApprovalDecided(_)
-            | Event::ToolReturned(_)
-            | Event::StepEnded { .. }
-            | Event::Restarted => None,
+            // Within a run nothing changes in lists.
+            _ => None,
         }
     }
 }

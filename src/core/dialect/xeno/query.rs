@@ -113,17 +113,8 @@ impl Query {
                 self.end(outcome, logged.at, is_free, &mut tell);
                 return true;
             }
-            Event::Prompted { .. }
-            | Event::Thought(_)
-            | Event::Sealed(_)
-            | Event::ToolCalled(_)
-            | Event::ApprovalAsked(_)
-            | Event::ApprovalDecided(_)
-            // Not of a run.
-            | Event::Injected { .. }
-            | Event::Cleared(_)
-            | Event::Configured(_)
-            | Event::Deleted => {}
+            // All else is not told to who asks for an answer.
+            _ => {}
         }
         self.tell_due(now, tell);
         false
