@@ -82,7 +82,12 @@ async fn a_copy_made_while_the_log_is_written_to_holds_all_that_was_acknowledged
     while acknowledged.iter().any(|seq| seq.load(Relaxed) < 300) {
         actix::clock::sleep(std::time::Duration::from_millis(5)).await;
     }
-    for round in 0..3 {
+    // A slow sync may hold up all four for as long as a copy takes: such a round proves nothing.
+    let (mut rounds, mut written_meanwhile) = (0, 0);
+    while written_meanwhile < 3 {
+        let round = rounds;
+        rounds += 1;
+        assert!(round < 50, "of {round} copies only {written_meanwhile} were made while somebody wrote");
         let to = folder.path().join(format!("copy-{round}"));
         let before: Vec<u64> = acknowledged.iter().map(|seq| seq.load(Relaxed)).collect();
         let (first, second) = futures::join!(
@@ -91,7 +96,7 @@ async fn a_copy_made_while_the_log_is_written_to_holds_all_that_was_acknowledged
         );
         let report = first.unwrap().unwrap();
         let after: Vec<u64> = acknowledged.iter().map(|seq| seq.load(Relaxed)).collect();
-        assert_ne!(after, before, "nobody wrote meanwhile");
+        written_meanwhile += u32::from(after != before);
         assert_eq!(second.unwrap().unwrap_err().code, ErrorCode::Conflict, "one at a time");
         let meta = to.metadata().unwrap();
         assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (report.bytes, 0o600));
