@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use actix::{Addr, System};
 use clawmux_actors::configuration::Reload;
-use clawmux_actors::gateway::{self, Gateway, Running, Setup, Stop};
+use clawmux_actors::gateway::{self, Gateway, GatewaySetup, Running, Stop};
 use clawmux_actors::runtime::clock;
 use clawmux_actors::runtime::supervision::Restarts;
 use clawmux_actors::sandbox::compiler::Compiler;
@@ -146,7 +146,7 @@ async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -
     // process. The handler stays when what listens to it is dropped.
     let outlived = signal(SignalKind::from_raw(libc::SIGXFSZ));
     drop(outlived.map_err(|error| Failure::new(FAILED, format!("can't outlive SIGXFSZ: {error}")))?);
-    let setup = Setup {
+    let setup = GatewaySetup {
         config: Arc::new(config),
         home: settings.home.clone(),
         socket: settings.socket.clone(),

@@ -201,7 +201,7 @@ mod tests {
     use std::sync::Arc;
 
     use clawmux_actors::configuration::Layers;
-    use clawmux_actors::gateway::{self, Setup, Stop};
+    use clawmux_actors::gateway::{self, GatewaySetup, Stop};
     use clawmux_actors::sandbox::compiler::Compiler;
     use clawmux_core::config::Config;
 
@@ -292,11 +292,11 @@ mod tests {
         running.gateway.send(Stop).await.unwrap();
     }
 
-    fn setup(home: &Path) -> Setup {
+    fn setup(home: &Path) -> GatewaySetup {
         let mut config = Config::default();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
         config.store.path = home.join("clawmux.db");
-        Setup {
+        GatewaySetup {
             config: Arc::new(config),
             home: home.to_owned(),
             socket: None,

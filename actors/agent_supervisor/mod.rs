@@ -50,7 +50,7 @@ const MAILBOX: usize = 2048;
 const LAG_CHECK: Duration = Duration::from_secs(5);
 
 /// What it is made with.
-pub struct Setup {
+pub struct AgentsSetup {
     /// The bounds, and who can work.
     pub rules: rules::RegistrySettings,
     /// Where it is written down.
@@ -67,7 +67,7 @@ pub struct Setup {
 
 /// The actor.
 pub struct AgentSupervisor {
-    setup: Setup,
+    setup: AgentsSetup,
     rules: rules::AgentRegistry,
     line: Option<Line<OpenRequest>>,
     /// Those who wait while something is decided or written down.
@@ -117,7 +117,7 @@ impl AgentSupervisor {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn open(setup: Setup) -> Result<Self, Error> {
+    pub async fn open(setup: AgentsSetup) -> Result<Self, Error> {
         let kept = ask(&setup.store, ReadAgents).await??;
         let rules = rules::AgentRegistry::restore(setup.rules.clone(), rules::Kept::default());
         let mut supervisor = Self {

@@ -39,7 +39,7 @@ use clawmux_core::access::token::Shown;
 use clawmux_core::access::{Admitted, Claim};
 use clawmux_core::config::{Gateway, OpenClaw, Xeno};
 use clawmux_core::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
-use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn, message_bytes_max};
+use clawmux_core::dialect::{Action, Dialect, DialectSetup, Fault, Frame, Input, Turn, message_bytes_max};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::Ticket;
 use clawmux_core::memory::file::PIECE_BYTES;
@@ -95,7 +95,7 @@ const MAILBOX: usize = 8192;
 #[derive(Debug)]
 pub struct Terms {
     /// What dialects are told of the daemon; what is about one connection is filled in when it opens.
-    pub setup: Setup,
+    pub setup: DialectSetup,
     /// Limits and deadlines.
     pub gateway: Gateway,
     /// What is special to connections of the OpenClaw protocol.
@@ -162,7 +162,7 @@ pub struct Protocol {
     /// Whether it has words for what is not about one session.
     pub is_announced_to: bool,
     /// Makes its dialect.
-    pub dialect: fn(Setup) -> Box<dyn Dialect>,
+    pub dialect: fn(DialectSetup) -> Box<dyn Dialect>,
 }
 
 /// The actor of one connection, whose frames `T` carries.
@@ -275,7 +275,7 @@ impl<T: Transport> Connection<T> {
         approach: Approach,
     ) -> Self {
         let terms = services.terms.get();
-        let dialect = (protocol.dialect)(Setup {
+        let dialect = (protocol.dialect)(DialectSetup {
             credentials_required: approach.credentials_required,
             is_loopback: approach.is_local(),
             handshake_deadline: clock::now().after(terms.gateway.handshake_timeout),

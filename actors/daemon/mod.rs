@@ -34,7 +34,7 @@ use crate::store::{Store, UsageDays};
 const MAILBOX: usize = 4096;
 
 /// What it is made with: those who know how the parts are.
-pub struct Setup {
+pub struct DaemonSetup {
     /// Who is connected.
     pub hub: Addr<Hub>,
     /// The log of all sessions.
@@ -57,7 +57,7 @@ pub struct Setup {
 
 /// What is asked about the daemon.
 pub struct Daemon {
-    setup: Setup,
+    setup: DaemonSetup,
     started: Timestamp,
     health: health::Health,
 }
@@ -74,12 +74,12 @@ pub struct LookAtHealth;
 
 impl Daemon {
     /// Ready to take requests.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: DaemonSetup) -> Self {
         Self { setup, started: clock::now(), health: health::Health::default() }
     }
 
     fn status(&self) -> impl Future<Output = Result<Status, Error>> + 'static {
-        let Setup { hub, sandbox, sessions, .. } = &self.setup;
+        let DaemonSetup { hub, sandbox, sessions, .. } = &self.setup;
         let (hub, sandbox, sessions) = (hub.clone(), sandbox.clone(), sessions.clone());
         let (version, started) = (self.setup.version.to_owned(), self.started);
         async move {

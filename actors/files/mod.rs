@@ -76,7 +76,7 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// What the actor is made with.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct FilesSetup {
     /// Where the bytes go.
     pub folder: PathBuf,
     /// Who keeps what is known of them.
@@ -91,7 +91,7 @@ pub struct Setup {
 
 /// The files of clients.
 pub struct Files {
-    setup: Setup,
+    setup: FilesSetup,
     pool: Pool,
     accounts: HashMap<Owner, Account>,
     /// Those that are not finished.
@@ -138,7 +138,7 @@ impl Files {
     ///
     /// # Errors
     /// `Unavailable` where the folder can't be made; else as the store's.
-    pub async fn open(setup: Setup) -> Result<Self, Error> {
+    pub async fn open(setup: FilesSetup) -> Result<Self, Error> {
         make_folder(&setup.folder).map_err(|error| {
             let folder = setup.folder.display();
             ErrorCode::Unavailable.error(format!("can't make the folder {folder} for files: {error}"))

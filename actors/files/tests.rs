@@ -44,7 +44,7 @@ impl World {
     async fn with(home: &Path, quota_bytes: u64, upload_life: Duration) -> Self {
         let store = Store::start(home.join("clawmux.db")).await.unwrap();
         let folder = home.join("files");
-        let setup = Setup {
+        let setup = FilesSetup {
             folder: folder.clone(),
             store: store.clone(),
             quota_bytes,

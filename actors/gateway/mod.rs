@@ -80,9 +80,7 @@ use crate::sandbox::compiler::Compiler;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{AgentConfigs, Approvals, Queued, SessionDeps, Watchers};
-use crate::session_supervisor::{
-    DrainSessions, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
-};
+use crate::session_supervisor::{DrainSessions, Recover, SessionSupervisor, SessionsSetup, TakePrompts};
 use crate::store::{self, Store, UsageSince};
 use crate::tokens::Tokens;
 
@@ -94,7 +92,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// What a daemon starts with.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct GatewaySetup {
     /// The configuration, validated.
     pub config: Arc<Config>,
     /// The home; made already.
@@ -138,7 +136,7 @@ pub struct Running {
 
 /// The supervision tree.
 pub struct Gateway {
-    setup: Setup,
+    setup: GatewaySetup,
     /// What it runs on now.
     config: Arc<Swappable<Config>>,
     addresses: Vec<SocketAddr>,
@@ -211,7 +209,7 @@ pub fn stops_within(config: &Config) -> Duration {
 /// # Errors
 /// What keeps it from starting: another daemon on this home, a log that can't be opened, an address
 /// that can't be bound, a listener off loopback without credentials.
-pub async fn start(setup: Setup) -> Result<Running, Error> {
+pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
@@ -250,7 +248,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let nodes = Nodes::default();
     let (connected, nodes) = (nodes.connected(), nodes.start());
     let (changes, overviews) = (Changes::default(), Overviews::default());
-    let hub = Hub::new(hub::Setup {
+    let hub = Hub::new(hub::HubSetup {
         own: Some(hub::own(setup.version, &machine::host())),
         started: clock::now(),
         store: Some(store.clone()),
@@ -267,7 +265,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     authority.secrets_suit(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let parent_sessions = ParentSessions::default();
-    let agents = AgentSupervisor::open(agent_supervisor::Setup {
+    let agents = AgentSupervisor::open(agent_supervisor::AgentsSetup {
         rules: agent_rules(&config),
         store: store.clone(),
         hub: hub.clone(),
@@ -277,7 +275,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
-    let files = Files::open(files::Setup {
+    let files = Files::open(files::FilesSetup {
         folder: setup.home.join("files"),
         store: store.clone(),
         quota_bytes: config.limits.file_quota_bytes,
@@ -286,7 +284,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
-    let scheduler = Scheduler::open(scheduler::Setup {
+    let scheduler = Scheduler::open(scheduler::SchedulerSetup {
         config: config.scheduler.clone(),
         home: setup.home.clone(),
         zone: clock::zone(),
@@ -303,7 +301,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let catalog = agent_configs.catalog.clone();
     let agent_configs = Arc::new(Swappable::new(agent_configs));
     let lanes = Lanes::default();
-    let sessions = SessionSupervisor::new(SessionSetup {
+    let sessions = SessionSupervisor::new(SessionsSetup {
         arbiters: arbiters.clone(),
         deps: SessionDeps {
             store: store.clone(),
@@ -327,7 +325,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         files: files.clone(),
     })
     .start();
-    let daemon = Daemon::new(daemon::Setup {
+    let daemon = Daemon::new(daemon::DaemonSetup {
         hub: hub.clone(),
         store: store.clone(),
         sandbox: sandbox.clone(),
@@ -458,7 +456,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
 
 /// Claims the home where xeno's clients look, which is theirs and not the daemon's. One that was not asked
 /// for is no reason not to start.
-fn claim_for_xeno(setup: &Setup, group: Option<&Group>) -> Result<Option<Bound>, Error> {
+fn claim_for_xeno(setup: &GatewaySetup, group: Option<&Group>) -> Result<Option<Bound>, Error> {
     if let Some(home) = &setup.config.xeno.home {
         return Bound::besides(&setup.home, home, group)
             .map_err(|error| Error { message: format!("xeno.home: {}", error.message), ..error });
@@ -480,7 +478,7 @@ struct Serve;
 fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&Terms>) -> Terms {
     let rates = before.map(|before| &before.rates).filter(|rates| rates.are_of(&config.limits));
     Terms {
-        setup: dialect::Setup {
+        setup: dialect::DialectSetup {
             version: version.into(),
             subscriptions: config.limits.subscriptions,
             max_buffered_bytes: config.gateway.max_buffered_bytes,
@@ -489,7 +487,7 @@ fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&
             heartbeat_timeout: config.gateway.heartbeat_timeout,
             catalog,
             started: before.map_or_else(clock::now, |before| before.setup.started),
-            ..dialect::Setup::default()
+            ..dialect::DialectSetup::default()
         },
         gateway: config.gateway.clone(),
         openclaw: config.openclaw.clone(),

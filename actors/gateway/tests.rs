@@ -7,11 +7,11 @@ use crate::configuration::{Adopt, Commit};
 use crate::hub::Sabotage;
 use crate::store::Stick;
 
-fn setup(home: &Path) -> Setup {
+fn setup(home: &Path) -> GatewaySetup {
     let mut config = Config::default();
     config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
     config.store.path = home.join("clawmux.db");
-    Setup {
+    GatewaySetup {
         config: Arc::new(config),
         home: home.to_owned(),
         socket: None,
@@ -76,7 +76,7 @@ async fn what_can_not_be_committed_is_not_gone_over_to_and_the_last_good_one_is_
     assert_eq!(now.store.path, home.path().join("clawmux.db"), "it takes a restart");
     running.gateway.send(Stop).await.unwrap();
     assert!(adopt(&other, None).await.unwrap_err().message.contains("stopping"));
-    let again = Setup { config: now, ..setup(home.path()) };
+    let again = GatewaySetup { config: now, ..setup(home.path()) };
     let again = start(again).await.unwrap();
     assert_eq!(again.config.get().limits.queue, 9);
     again.gateway.send(Stop).await.unwrap();

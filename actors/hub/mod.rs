@@ -72,7 +72,7 @@ const BURST_MAX: usize = WAITING_MAX / 2;
 
 /// Whom the hub asks, and who asks it without a message.
 #[derive(Clone, Default)]
-pub struct Setup {
+pub struct HubSetup {
     /// What is said of the daemon itself.
     pub own: Option<Present>,
     /// Since when it is ready.
@@ -91,7 +91,7 @@ pub struct Setup {
 
 /// Who is connected.
 pub struct Hub {
-    setup: Setup,
+    setup: HubSetup,
     members: HashMap<ConnectionId, Member>,
     presence: Presences,
     /// Whether it is to be announced who is there.
@@ -298,13 +298,13 @@ pub struct Connected;
 
 impl Default for Hub {
     fn default() -> Self {
-        Self::new(Setup::default())
+        Self::new(HubSetup::default())
     }
 }
 
 impl Hub {
     /// Nobody is there yet.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: HubSetup) -> Self {
         let own = setup.own.clone().unwrap_or_else(|| own("", "localhost"));
         Self {
             setup,

@@ -141,7 +141,7 @@ fn change(account: impl std::fmt::Display, owner: &str, reason: ChangeReason) ->
 #[actix::test]
 async fn changes_are_told_once_to_who_may_see_the_session() {
     let changes = Changes::default();
-    let hub = Hub::new(Setup { changes: changes.clone(), ..Setup::default() }).start();
+    let hub = Hub::new(HubSetup { changes: changes.clone(), ..HubSetup::default() }).start();
     let mut admin = Connected::join(&hub, 1, Principal::local(), true, "cli").await;
     let mut ada = Connected::join(&hub, 2, user("ada"), true, "cli").await;
     for _ in 0..100 {
@@ -176,7 +176,7 @@ async fn changes_are_told_once_to_who_may_see_the_session() {
 #[actix::test]
 async fn one_that_takes_nothing_holds_little_and_delays_nobody() {
     let changes = Changes::default();
-    let hub = Hub::new(Setup { changes: changes.clone(), ..Setup::default() }).start();
+    let hub = Hub::new(HubSetup { changes: changes.clone(), ..HubSetup::default() }).start();
     let stuck = Connected::join(&hub, 1, Principal::local(), false, "ui").await;
     let mut reader = Connected::join(&hub, 2, Principal::local(), true, "cli").await;
     for burst in 0..3 {
@@ -241,7 +241,7 @@ async fn many_who_ask_cost_one_look_and_nobody_else_hears_of_it() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(home.path().join("clawmux.db")).await.unwrap().start();
     let overviews = Overviews::default();
-    let setup = Setup { store: Some(store.clone()), overviews: overviews.clone(), ..Setup::default() };
+    let setup = HubSetup { store: Some(store.clone()), overviews: overviews.clone(), ..HubSetup::default() };
     let hub = Hub::new(setup).start();
     let mut peers = Vec::new();
     for id in 0..64 {

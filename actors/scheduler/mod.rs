@@ -61,7 +61,7 @@ const LAG_CHECK: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// What a scheduler is made with.
-pub struct Setup {
+pub struct SchedulerSetup {
     /// The built-in jobs.
     pub config: config::Scheduler,
     /// Where the heartbeat's file is.
@@ -78,7 +78,7 @@ pub struct Setup {
 
 /// The actor.
 pub struct Scheduler {
-    setup: Setup,
+    setup: SchedulerSetup,
     jobs: BTreeMap<JobId, Entry>,
     running: HashMap<FiringId, Running>,
     /// Firings that the last stop cut off, until it is known where to ask.
@@ -145,7 +145,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's, and as [`Job::built_in`].
-    pub async fn open(setup: Setup) -> Result<Self, Error> {
+    pub async fn open(setup: SchedulerSetup) -> Result<Self, Error> {
         let kept = ask(&setup.store, ReadJobs).await??;
         let mut last: HashMap<JobId, Firing> =
             kept.last.into_iter().map(|firing| (firing.job.clone(), firing)).collect();

@@ -53,7 +53,7 @@ use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
 const PEAK_CHECK: Duration = Duration::from_secs(5);
 
 /// What the supervisor is made with.
-pub struct Setup {
+pub struct SessionsSetup {
     /// Where sessions live that no connection woke.
     pub arbiters: Arbiters,
     /// Whom sessions work with.
@@ -68,7 +68,7 @@ pub struct Setup {
 
 /// From a request to the session it is about.
 pub struct SessionSupervisor {
-    setup: Setup,
+    setup: SessionsSetup,
     sessions: HashMap<SessionKey, Entry>,
     keys: HashMap<(Owner, String), Lookup>,
     /// How many requests wait for their turn, because they or one before them wait for the log.
@@ -154,7 +154,7 @@ pub struct Sessions {
 
 impl SessionSupervisor {
     /// Ready to take requests.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: SessionsSetup) -> Self {
         Self {
             setup,
             sessions: HashMap::new(),

@@ -31,7 +31,7 @@ use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::conversation::event::{Event, Logged, Outcome, Published};
 use clawmux_core::conversation::reply::{Aborted, Accepted, SessionReply};
 use clawmux_core::daemon::command::{DaemonCommand, DaemonReply, GetStatus, Status};
-use clawmux_core::dialect::Setup;
+use clawmux_core::dialect::DialectSetup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
@@ -356,10 +356,10 @@ impl Edge {
         };
         let services = Services {
             terms: Swappable::new(Terms {
-                setup: Setup {
+                setup: DialectSetup {
                     subscriptions: options.limits.subscriptions,
                     version: "9.9.9".into(),
-                    ..Setup::default()
+                    ..DialectSetup::default()
                 },
                 gateway: options.gateway,
                 openclaw: OpenClaw { max_payload_bytes: 1 << 21, ..Config::default().openclaw },

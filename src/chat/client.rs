@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Since, Told};
+use clawmux_core::dialect::exoclaw::client::{self as exoclaw, ServerMessage, Since};
 use clawmux_core::ids::SessionKey;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -92,7 +92,7 @@ pub(super) enum Flow {
 /// What happened next.
 pub(super) enum ClientEvent {
     /// The daemon says something, or the connection is lost.
-    Told(Result<Told, Failure>),
+    ServerMessage(Result<ServerMessage, Failure>),
     /// Something was typed; none at the end.
     UserInput(Option<UserInput>),
     Signal(Signal),
@@ -182,8 +182,8 @@ impl Client {
                 return if status == 0 { Ok(()) } else { Err(Failure::new(status, "")) };
             }
             let done = match self.next().await {
-                ClientEvent::Told(Ok(told)) => self.hear(told),
-                ClientEvent::Told(Err(lost)) => Err(ChatError::Lost(lost)),
+                ClientEvent::ServerMessage(Ok(told)) => self.hear(told),
+                ClientEvent::ServerMessage(Err(lost)) => Err(ChatError::Lost(lost)),
                 ClientEvent::Signal(Signal::Interrupt) if self.aborting.is_none() => {
                     self.abort(own.clone()).await.map(drop)
                 }
@@ -231,8 +231,8 @@ impl Client {
         loop {
             self.show_state();
             let done = match self.next().await {
-                ClientEvent::Told(Ok(told)) => self.heed(told).await,
-                ClientEvent::Told(Err(lost)) => Err(ChatError::Lost(lost)),
+                ClientEvent::ServerMessage(Ok(told)) => self.heed(told).await,
+                ClientEvent::ServerMessage(Err(lost)) => Err(ChatError::Lost(lost)),
                 ClientEvent::UserInput(Some(typed)) => self.take(typed).await,
                 ClientEvent::Signal(Signal::Interrupt) => self.interrupted(false).await,
                 ClientEvent::UserInput(None) | ClientEvent::Signal(Signal::End) => Ok(Flow::Leave),
@@ -266,7 +266,7 @@ impl Client {
             return ClientEvent::UserInput(Some(typed));
         }
         tokio::select! {
-            told = self.link.next() => ClientEvent::Told(told),
+            told = self.link.next() => ClientEvent::ServerMessage(told),
             typed = self.keyboard.next() => ClientEvent::UserInput(typed),
             signal = self.signals.next() => ClientEvent::Signal(signal),
             _ = self.tick.tick() => ClientEvent::Tick,
@@ -276,7 +276,7 @@ impl Client {
     /// Like [`Self::next`], but keeps what is typed for later.
     pub(super) async fn next_but_typed(&mut self) -> ClientEvent {
         tokio::select! {
-            told = self.link.next() => ClientEvent::Told(told),
+            told = self.link.next() => ClientEvent::ServerMessage(told),
             () = self.keyboard.leave() => ClientEvent::UserInput(None),
             signal = self.signals.next() => ClientEvent::Signal(signal),
             _ = self.tick.tick() => ClientEvent::Tick,
@@ -284,7 +284,7 @@ impl Client {
     }
 
     /// Shows what the daemon says and acts on it.
-    async fn heed(&mut self, told: Told) -> Result<Flow, ChatError> {
+    async fn heed(&mut self, told: ServerMessage) -> Result<Flow, ChatError> {
         self.hear(told)?;
         while let Some(changes) = self.changes.pop_front() {
             // The end of an answer takes the status away.
@@ -301,20 +301,20 @@ impl Client {
     }
 
     /// Shows what the daemon says.
-    pub(super) fn hear(&mut self, told: Told) -> Result<(), ChatError> {
+    pub(super) fn hear(&mut self, told: ServerMessage) -> Result<(), ChatError> {
         match told {
-            Told::Event { id, place, event } if id == self.attach => {
+            ServerMessage::Event { id, place, event } if id == self.attach => {
                 let output = &mut Output { renderer: &mut *self.renderer, now: Instant::now() };
                 self.changes.extend(self.conversation.take(SessionEvent { place, event }, output));
             }
-            Told::Answer { id, outcome } => self.decided(&id, outcome),
-            Told::Closing { error, .. } => {
+            ServerMessage::Answer { id, outcome } => self.decided(&id, outcome),
+            ServerMessage::Closing { error, .. } => {
                 return Err(match closing(&error) {
                     LinkError::Temporary(failure) => ChatError::Lost(failure),
                     LinkError::Refused(failure) => ChatError::Fatal(failure),
                 });
             }
-            Told::Event { .. } | Told::Hello | Told::Unknown => {}
+            ServerMessage::Event { .. } | ServerMessage::Hello | ServerMessage::Unknown => {}
         }
         Ok(())
     }
@@ -334,7 +334,7 @@ impl Client {
         let answer = async {
             loop {
                 match self.link.next().await.map_err(ChatError::Lost)? {
-                    Told::Answer { id: of, outcome } if of == id => {
+                    ServerMessage::Answer { id: of, outcome } if of == id => {
                         return outcome.map_err(ChatError::Refused);
                     }
                     told => self.hear(told)?,

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use clawmux_core::access::Secret;
-use clawmux_core::dialect::exoclaw::client::Told;
+use clawmux_core::dialect::exoclaw::client::ServerMessage;
 
 use super::link_error::LinkError;
 use super::unix::Unix;
@@ -72,7 +72,7 @@ impl Link {
     ///
     /// # Errors
     /// If the connection is lost.
-    pub(super) async fn next(&mut self) -> Result<Told, Failure> {
+    pub(super) async fn next(&mut self) -> Result<ServerMessage, Failure> {
         match self {
             Self::Unix(link) => link.next().await,
             Self::Web(link) => link.next().await,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use clawmux_actors::runtime::clock;
-use clawmux_core::dialect::exoclaw::client::{Prompt, StreamEvent, Told};
+use clawmux_core::dialect::exoclaw::client::{Prompt, ServerMessage, StreamEvent};
 use clawmux_core::ids::RunId;
 
 use super::client::{ChatError, Client, ClientEvent, Flow};
@@ -84,21 +84,21 @@ impl Client {
                 return Err(ChatError::Fatal(Failure::new(FAILED, why)));
             }
             match self.next_but_typed().await {
-                ClientEvent::Told(Ok(Told::Event {
+                ClientEvent::ServerMessage(Ok(ServerMessage::Event {
                     id: of,
                     event: StreamEvent::Accepted { run, .. },
                     ..
                 })) if of == id => {
                     return Ok(PromptOutcome::Accepted(run));
                 }
-                ClientEvent::Told(Ok(Told::Answer { id: of, outcome })) if of == id => {
+                ClientEvent::ServerMessage(Ok(ServerMessage::Answer { id: of, outcome })) if of == id => {
                     return Ok(PromptOutcome::Refused(match outcome {
                         Err(why) => why,
                         Ok(_) => "the daemon answers something else than was asked".into(),
                     }));
                 }
-                ClientEvent::Told(Ok(told)) => self.hear(told)?,
-                ClientEvent::Told(Err(lost)) => return Err(ChatError::Lost(lost)),
+                ClientEvent::ServerMessage(Ok(told)) => self.hear(told)?,
+                ClientEvent::ServerMessage(Err(lost)) => return Err(ChatError::Lost(lost)),
                 ClientEvent::Signal(_) | ClientEvent::UserInput(_) => return Ok(PromptOutcome::Left),
                 ClientEvent::Tick => {}
             }

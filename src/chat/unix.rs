@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Told};
+use clawmux_core::dialect::exoclaw::client::{self as exoclaw, ServerMessage};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -51,12 +51,12 @@ impl Unix {
     ///
     /// # Errors
     /// If the connection is lost.
-    pub(super) async fn next(&mut self) -> Result<Told, Failure> {
+    pub(super) async fn next(&mut self) -> Result<ServerMessage, Failure> {
         loop {
             if let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {
                 let line = self.buffer.split_to(self.searched + at + 1);
                 self.searched = 0;
-                return Ok(std::str::from_utf8(&line).map_or(Told::Unknown, exoclaw::read));
+                return Ok(std::str::from_utf8(&line).map_or(ServerMessage::Unknown, exoclaw::read));
             }
             self.searched = self.buffer.len();
             if self.buffer.len() > MESSAGE_BYTES_MAX {
@@ -87,11 +87,17 @@ mod tests {
         peer.read_exact(&mut read).await.unwrap();
         assert_eq!(&read, b"{}\n");
         peer.write_all(b"{\"id\":\"1\",\"result\":1}\n{\"id\":\"2\",").await.unwrap();
-        assert_eq!(link.next().await.unwrap(), Told::Answer { id: "1".into(), outcome: Ok(1.into()) });
+        assert_eq!(
+            link.next().await.unwrap(),
+            ServerMessage::Answer { id: "1".into(), outcome: Ok(1.into()) }
+        );
         let waited = timeout(Duration::from_millis(10), link.next()).await;
         assert!(waited.is_err(), "half a line is none");
         peer.write_all(b"\"result\":2}\n").await.unwrap();
-        assert_eq!(link.next().await.unwrap(), Told::Answer { id: "2".into(), outcome: Ok(2.into()) });
+        assert_eq!(
+            link.next().await.unwrap(),
+            ServerMessage::Answer { id: "2".into(), outcome: Ok(2.into()) }
+        );
         drop(peer);
         assert!(link.next().await.unwrap_err().message.contains("the connection to the daemon is lost"));
     }

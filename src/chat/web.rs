@@ -11,7 +11,7 @@ use awc::http::{StatusCode, Uri};
 use awc::ws::{Frame, Message};
 use bytes::{Bytes, BytesMut};
 use clawmux_core::access::Secret;
-use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Told};
+use clawmux_core::dialect::exoclaw::client::{self as exoclaw, ServerMessage};
 use futures::stream::LocalBoxStream;
 use futures::{Sink, SinkExt, StreamExt};
 use serde_json::Value;
@@ -90,8 +90,8 @@ impl Web {
     async fn greeting(&mut self, is_strange: &mut bool) -> Result<(), LinkError> {
         loop {
             match self.next().await.map_err(LinkError::Temporary)? {
-                Told::Hello => return Ok(()),
-                Told::Closing { error, .. } => return Err(closing(&error)),
+                ServerMessage::Hello => return Ok(()),
+                ServerMessage::Closing { error, .. } => return Err(closing(&error)),
                 _ => *is_strange = true,
             }
         }
@@ -113,7 +113,7 @@ impl Web {
     ///
     /// # Errors
     /// If the connection is lost.
-    pub(super) async fn next(&mut self) -> Result<Told, Failure> {
+    pub(super) async fn next(&mut self) -> Result<ServerMessage, Failure> {
         loop {
             let frame = tokio::select! {
                 frame = self.stream.next() => frame,
@@ -143,7 +143,7 @@ impl Web {
                 None => return Err(lost("the daemon closed it")),
             };
             if let Some(text) = complete {
-                return Ok(std::str::from_utf8(&text).map_or(Told::Unknown, exoclaw::read));
+                return Ok(std::str::from_utf8(&text).map_or(ServerMessage::Unknown, exoclaw::read));
             }
         }
     }

@@ -45,7 +45,7 @@ use clawmux_core::dialect::openclaw::OpenClaw;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::xeno::Xeno;
-use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
+use clawmux_core::dialect::{Action, Dialect, DialectSetup, Fault, Frame, Input, Introduction, Turn};
 use clawmux_core::error::credential::{CredentialFault, PairingReason, PairingRequired};
 use clawmux_core::error::{Detail, ErrorCode};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, Ticket};
@@ -103,7 +103,7 @@ fn xeno() {
     run_all("xeno", 8, |setup| Box::new(Xeno::new(setup)));
 }
 
-fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) {
+fn run_all(dialect: &str, at_least: usize, make: fn(DialectSetup) -> Box<dyn Dialect>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(dialect);
     let mut scripts: Vec<_> =
         std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -119,11 +119,11 @@ fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) 
 }
 
 /// Runs one script; the complaint begins with the number of a line.
-fn run(path: &Path, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
+fn run(path: &Path, make: fn(DialectSetup) -> Box<dyn Dialect>) -> Result<(), String> {
     let script = &std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let auth = script.lines().any(|line| line == "setup auth");
     let mut stage = Stage {
-        dialect: make(Setup {
+        dialect: make(DialectSetup {
             version: "0.1.0".into(),
             credentials_required: auth,
             handshake_deadline: Timestamp::from_millis(HANDSHAKE_DEADLINE),
@@ -136,7 +136,7 @@ fn run(path: &Path, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
             heartbeat_interval: Duration::from_secs(30),
             heartbeat_timeout: Duration::from_secs(90),
             catalog: Arc::new(catalog()),
-            ..Setup::default()
+            ..DialectSetup::default()
         }),
         now: Timestamp::from_millis(0),
         tickets: 0,
@@ -485,7 +485,7 @@ proptest! {
     /// closed once nothing is owed.
     #[test]
     fn no_line_breaks_the_framing_of_the_socket(lines in prop::collection::vec(line(), 0..8)) {
-        let mut socket = Socket::new(Setup { subscriptions: 2, ..Setup::default() });
+        let mut socket = Socket::new(DialectSetup { subscriptions: 2, ..DialectSetup::default() });
         let (mut actions, mut tickets) = (Vec::new(), 0);
         let mut tell = |input: Input<'_>| {
             let mut random = || [7; 16];

@@ -56,7 +56,7 @@ use crate::runtime::lane::Lanes;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::Observe;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session_supervisor::{SessionSupervisor, Setup, Visit};
+use crate::session_supervisor::{SessionSupervisor, SessionsSetup, Visit};
 use crate::store::Store;
 
 #[allow(dead_code, unreachable_pub, reason = "tests of the daemon use the rest of it")]
@@ -142,7 +142,7 @@ impl World {
         };
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();
-        let agents = AgentSupervisor::open(agent_supervisor::Setup {
+        let agents = AgentSupervisor::open(agent_supervisor::AgentsSetup {
             rules: clawmux_core::agents::registry::RegistrySettings::default(),
             store: store.clone(),
             hub: hub.clone(),
@@ -151,7 +151,7 @@ impl World {
             parent_sessions: parent_sessions.clone(),
         });
         let agents = agents.await.unwrap().start();
-        let files = files::Setup {
+        let files = files::FilesSetup {
             folder: home.path().join("files"),
             store: store.clone(),
             quota_bytes: 1 << 20,
@@ -188,7 +188,7 @@ impl World {
             changes: Changes::default(),
             meters: Meters::default(),
         };
-        let supervisor = SessionSupervisor::new(Setup {
+        let supervisor = SessionSupervisor::new(SessionsSetup {
             arbiters: Arbiters::default(),
             deps: deps.clone(),
             agents,

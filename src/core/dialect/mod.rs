@@ -261,7 +261,7 @@ impl<'a> Turn<'a> {
 
 /// What a dialect is told of the daemon when its connection opens.
 #[derive(Clone, Debug, Default)]
-pub struct Setup {
+pub struct DialectSetup {
     /// Version of clawmux.
     pub version: Arc<str>,
     /// Whether this connection must show a credential before anything else. Where not, the dialect asks for

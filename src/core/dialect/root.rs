@@ -4,14 +4,14 @@
 
 use super::openclaw::OpenClaw;
 use super::wundr::{Wundr, is_greeting};
-use super::{Dialect, Input, Setup, Turn};
+use super::{Dialect, DialectSetup, Input, Turn};
 use crate::time::Timestamp;
 
 /// The dialect of a connection at `/`.
 #[derive(Debug)]
 pub struct Root {
     /// What a change of mind takes; none once the first frame came.
-    setup: Option<Setup>,
+    setup: Option<DialectSetup>,
     spoken: Spoken,
 }
 
@@ -23,7 +23,7 @@ enum Spoken {
 
 impl Root {
     /// For a connection that is about to open.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: DialectSetup) -> Self {
         Self { setup: Some(setup.clone()), spoken: Spoken::OpenClaw(Box::new(OpenClaw::new(setup))) }
     }
 }

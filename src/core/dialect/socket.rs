@@ -25,7 +25,7 @@ use super::calls::Calling;
 use super::exoclaw::Exoclaw;
 use super::json::even_null;
 use super::xeno::Xeno;
-use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use super::{Dialect, DialectSetup, Fault, Frame, Input, Turn};
 use crate::time::Timestamp;
 
 /// Close code of a connection that has come to its end.
@@ -61,8 +61,8 @@ enum Tongue {
 
 impl Socket {
     /// For a connection that is about to open. A credential is never required on it.
-    pub fn new(setup: Setup) -> Self {
-        let setup = Setup { credentials_required: false, ..setup };
+    pub fn new(setup: DialectSetup) -> Self {
+        let setup = DialectSetup { credentials_required: false, ..setup };
         Self {
             admin: Admin::new(setup.clone()),
             exoclaw: Exoclaw::new(setup.clone()),
@@ -171,7 +171,7 @@ impl Dialect for Socket {
 /// Whose a line is.
 fn tongue(line: &str) -> Tongue {
     #[derive(Deserialize)]
-    struct Asked<'a> {
+    struct FirstLine<'a> {
         #[serde(borrow, default, deserialize_with = "even_null")]
         jsonrpc: Option<&'a RawValue>,
         #[serde(borrow, default, deserialize_with = "even_null")]
@@ -179,8 +179,8 @@ fn tongue(line: &str) -> Tongue {
     }
     // A struct's derived reader also takes an array.
     let is_object = line.trim_start().starts_with('{');
-    let asked = if is_object { serde_json::from_str::<Asked<'_>>(line).ok() } else { None };
-    let Some(Asked { jsonrpc, method: Some(method) }) = asked else { return Tongue::Xeno };
+    let asked = if is_object { serde_json::from_str::<FirstLine<'_>>(line).ok() } else { None };
+    let Some(FirstLine { jsonrpc, method: Some(method) }) = asked else { return Tongue::Xeno };
     let name = serde_json::from_str::<Cow<'_, str>>(method.get()).unwrap_or_default();
     if name.starts_with("admin.") && line.starts_with('{') {
         Tongue::Admin

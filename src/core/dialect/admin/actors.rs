@@ -37,7 +37,7 @@ const QUEUES: [&str; 12] = [
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {
+struct ActorsParams {
     children: Option<usize>,
 }
 
@@ -45,7 +45,7 @@ struct Params {
 /// "children_total"}`, the gateway's, and the same of each child. Of many children those come that need
 /// looking at most: who says nothing, then who has most waiting.
 fn actors(request: &Request) -> Result<Call, Error> {
-    let children = request.read::<Params>()?.children.unwrap_or(CHILDREN).min(CHILDREN_MAX);
+    let children = request.read::<ActorsParams>()?.children.unwrap_or(CHILDREN).min(CHILDREN_MAX);
     ask(ObserveActors, move |tree| node(&tree, children))
 }
 

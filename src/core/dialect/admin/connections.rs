@@ -22,14 +22,14 @@ const LIMIT_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {
+struct ConnectionsParams {
     limit: Option<usize>,
 }
 
 /// `admin.connections`: `{"connections": [..], "total", "connections_max", "unauthenticated", "closed"}`, the
 /// latest first; `closed` says how many the daemon has closed so far, by cause.
 fn list(request: &Request) -> Result<Call, Error> {
-    let limit = request.read::<Params>()?.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
+    let limit = request.read::<ConnectionsParams>()?.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     ask(ListConnections, move |connections| told(&connections, limit))
 }
 

@@ -34,13 +34,13 @@ fn list(request: &Request) -> Result<Call, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct PairingParams {
     request: String,
 }
 
 /// `admin.device.approve`: `{"request", "device", "role", "approved": true}`.
 fn approve(request: &Request) -> Result<Call, Error> {
-    let Asked { request } = request.read()?;
+    let PairingParams { request } = request.read()?;
     ask(ApproveDevice { request }, |done| {
         json!({
             "request": done.request,
@@ -53,7 +53,7 @@ fn approve(request: &Request) -> Result<Call, Error> {
 
 /// `admin.device.reject`: `{"request", "device", "rejected": true}`.
 fn reject(request: &Request) -> Result<Call, Error> {
-    let Asked { request } = request.read()?;
+    let PairingParams { request } = request.read()?;
     ask(
         RejectDevice { request },
         |done| json!({ "request": done.request, "device": &*done.device, "rejected": true }),
@@ -62,14 +62,14 @@ fn reject(request: &Request) -> Result<Call, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct DeviceParams {
     device: String,
     role: Option<String>,
 }
 
 /// `admin.device.revoke`: `{"device", "roles", "revoked": true}`; its connections are closed.
 fn revoke(request: &Request) -> Result<Call, Error> {
-    let Named { device, role } = request.read()?;
+    let DeviceParams { device, role } = request.read()?;
     let role = role.map(|name| role_of(&name)).transpose()?;
     ask(RevokeDevice { device, role }, |done| {
         let roles: Vec<_> = done.roles.into_iter().map(Role::name).collect();

@@ -125,19 +125,19 @@ fn add(request: &Request) -> Result<Call, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct JobParams {
     job: String,
 }
 
 /// `admin.job.enable`: what `admin.jobs` says of it.
 fn enable(request: &Request) -> Result<Call, Error> {
-    let Named { job } = request.read()?;
+    let JobParams { job } = request.read()?;
     switch(job, true)
 }
 
 /// `admin.job.disable`: what `admin.jobs` says of it.
 fn disable(request: &Request) -> Result<Call, Error> {
-    let Named { job } = request.read()?;
+    let JobParams { job } = request.read()?;
     switch(job, false)
 }
 
@@ -148,7 +148,7 @@ fn switch(named: String, on: bool) -> Result<Call, Error> {
 
 /// `admin.job.run`: `{"job", "scheduled_ms"}` once it is begun; `admin.job.runs` says what came of it.
 fn run(request: &Request) -> Result<Call, Error> {
-    let Named { job } = request.read()?;
+    let JobParams { job } = request.read()?;
     ask(
         StartJob { job },
         |Started { job, scheduled }| json!({ "job": job.as_str(), "scheduled_ms": scheduled.as_millis() }),
@@ -157,7 +157,7 @@ fn run(request: &Request) -> Result<Call, Error> {
 
 /// `admin.job.remove`: `{"removed"}`.
 fn remove(request: &Request) -> Result<Call, Error> {
-    let Named { job } = request.read()?;
+    let JobParams { job } = request.read()?;
     ask(RemoveJob { job }, |removed| json!({ "removed": removed }))
 }
 

@@ -20,7 +20,7 @@ const LIMIT_MAX: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {
+struct MemoryParams {
     /// The name of its credential; empty: the operators.
     owner: Option<String>,
     limit: Option<usize>,
@@ -29,7 +29,7 @@ struct Params {
 /// Answers it: `{"owners": [..], "entries_max", "bytes_max"}`; with an owner `{"owner", "entries": [..]}`,
 /// the latest first.
 fn memory(request: &Request) -> Result<Call, Error> {
-    let Params { owner, limit } = request.read()?;
+    let MemoryParams { owner, limit } = request.read()?;
     let Some(owner) = owner else {
         return ask(ReadMemoryTotals, |totals| {
             let owners: Vec<Value> = totals.iter().map(total).collect();

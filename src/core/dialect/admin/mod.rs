@@ -51,7 +51,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::calls::{self, Calling, Calls};
-use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use super::{Dialect, DialectSetup, Fault, Frame, Input, Turn};
 use crate::access::{Admitted, Credentials, Secret};
 use crate::conversation::command::{Detach, Unwatch};
 use crate::conversation::event::{Event, Published};
@@ -79,7 +79,7 @@ const FORBIDDEN: u16 = 4003;
 /// The operator's protocol, on one connection.
 #[derive(Debug)]
 pub struct Admin {
-    setup: Setup,
+    setup: DialectSetup,
     phase: Phase,
     /// Who it is, once that is known.
     principal: Option<Arc<str>>,
@@ -191,7 +191,7 @@ impl Calling for Admin {
 
 impl Admin {
     /// For a connection that is about to open.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: DialectSetup) -> Self {
         Self {
             setup,
             phase: Phase::New,
@@ -462,7 +462,7 @@ pub async fn answer<F: Future<Output = Result<Reply, Error>>>(
     params: Value,
     mut execute: impl FnMut(Command) -> F,
 ) -> Result<Value, Error> {
-    let mut admin = Admin::new(Setup::default());
+    let mut admin = Admin::new(DialectSetup::default());
     let mut call = method::find(method)?.call(params)?;
     loop {
         call = match call {

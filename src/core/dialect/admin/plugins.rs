@@ -88,13 +88,13 @@ fn agent(AgentTools { agent, tools, is_given, is_default }: &AgentTools) -> Valu
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct PluginParams {
     plugin: String,
 }
 
 /// `admin.plugin.unload`: `{"plugin", "unloaded": true}`; calls under way finish.
 fn unload(request: &Request) -> Result<Call, Error> {
-    let Named { plugin } = request.read()?;
+    let PluginParams { plugin } = request.read()?;
     let unload = UnloadPlugin { name: PluginName::new(plugin.as_str()) };
     ask(unload, move |_| json!({ "plugin": plugin, "unloaded": true }))
 }
@@ -102,7 +102,7 @@ fn unload(request: &Request) -> Result<Call, Error> {
 /// `admin.plugin.reload`: what `load` answers, with `reloaded`. Calls under way finish on the one there was,
 /// which stays where the new one can't be loaded.
 fn reload(request: &Request) -> Result<Call, Error> {
-    let Named { plugin } = request.read()?;
+    let PluginParams { plugin } = request.read()?;
     ask(ReloadPlugin { name: PluginName::new(plugin) }, |plugin| {
         let mut answer = summary(&plugin);
         answer["reloaded"] = true.into();

@@ -132,13 +132,13 @@ fn events(request: &Request) -> Result<Call, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct SessionParams {
     session: String,
 }
 
 /// `admin.session.stop`: `{"session", "stopped", "runs"}`, with the runs that were ended.
 fn stop(request: &Request) -> Result<Call, Error> {
-    let Named { session } = request.read()?;
+    let SessionParams { session } = request.read()?;
     find(session, |key, _| {
         ask(Stop { target: Target::Session(key), cause: Cause::Stopped }, |stopped| {
             let runs: Vec<&str> = stopped.runs.iter().map(RunId::as_str).collect();
@@ -171,7 +171,7 @@ fn abort(request: &Request) -> Result<Call, Error> {
 
 /// `admin.session.clear`: `{"session", "cleared"}`.
 fn clear(request: &Request) -> Result<Call, Error> {
-    let Named { session } = request.read()?;
+    let SessionParams { session } = request.read()?;
     find(session, |key, _| {
         ask(
             Clear { target: Target::Session(key) },
@@ -182,7 +182,7 @@ fn clear(request: &Request) -> Result<Call, Error> {
 
 /// `admin.session.delete`: `{"session", "deleted"}`.
 fn delete(request: &Request) -> Result<Call, Error> {
-    let Named { session } = request.read()?;
+    let SessionParams { session } = request.read()?;
     find(session, |key, _| {
         ask(
             Delete { target: Target::Session(key.clone()) },

@@ -23,7 +23,7 @@ const PAGE_MAX: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {
+struct SessionsParams {
     limit: Option<usize>,
     /// What their keys begin with.
     prefix: Option<String>,
@@ -33,7 +33,7 @@ struct Params {
 
 /// Answers it: `{"sessions": [..], "next"?}`, with `next` where there are more.
 fn list(request: &Request) -> Result<Call, Error> {
-    let Params { limit, prefix, before } = request.read()?;
+    let SessionsParams { limit, prefix, before } = request.read()?;
     let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     let before = before.map(|(updated_ms, row)| Place { updated_ms, row });
     ask(ListAllSessions { limit, prefix, before }, |SessionPage { listed, has_more, awake }| {

@@ -73,13 +73,13 @@ fn create(request: &Request) -> Result<Call, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct TokenParams {
     token: String,
 }
 
 /// `admin.token.revoke`: what `admin.tokens` says of it; its connections are closed.
 fn revoke(request: &Request) -> Result<Call, Error> {
-    let Named { token: id } = request.read()?;
+    let TokenParams { token: id } = request.read()?;
     ask(RevokeToken { id }, |revoked| token(&revoked))
 }
 

@@ -24,7 +24,7 @@ const ROWS_MAX: usize = 10_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {
+struct UsageParams {
     by: Option<String>,
     days: Option<u64>,
     limit: Option<usize>,
@@ -33,7 +33,7 @@ struct Params {
 /// Answers it: `{"today", "month", "budgets": [..], "by", "since_ms", "rows": [..], "more"}`. Days and months
 /// are those of UTC; `days` counts today.
 fn usage(request: &Request) -> Result<Call, Error> {
-    let Params { by, days, limit } = request.read()?;
+    let UsageParams { by, days, limit } = request.read()?;
     let by = by.unwrap_or_else(|| "day".to_owned());
     let group = match by.as_str() {
         "day" => UsageGroup::Day,

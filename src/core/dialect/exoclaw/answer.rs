@@ -68,14 +68,14 @@ pub(super) fn waiting<'a>(
     reader: &Owner,
 ) -> String {
     #[derive(Serialize)]
-    struct Waiting<'a> {
+    struct WaitingCall<'a> {
         id: &'a str,
         session: &'a str,
         name: &'a str,
         input: &'a Value,
         deadline: u64,
     }
-    let calls = calls.map(|pending| Waiting {
+    let calls = calls.map(|pending| WaitingCall {
         id: pending.id.as_str(),
         session: pending.session.seen_by(reader),
         name: pending.asked.call.name.as_str(),
@@ -260,10 +260,10 @@ pub(super) fn budgets(id: &Id, budgets: &[Budget]) -> String {
 /// The answer to `plugin.list`.
 pub(super) fn plugins(id: &Id, plugins: &[PluginSummary]) -> String {
     #[derive(Serialize)]
-    struct Named<'a> {
+    struct PluginRow<'a> {
         name: &'a str,
     }
-    let plugins = plugins.iter().map(|plugin| Named { name: plugin.name.as_str() });
+    let plugins = plugins.iter().map(|plugin| PluginRow { name: plugin.name.as_str() });
     result(id, &plugins.collect::<Vec<_>>())
 }
 

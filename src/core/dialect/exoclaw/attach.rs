@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::wire::{self, Id};
-use super::{Call, Exoclaw, Opens, Stream, TURNS_MAX, Told, Turn, answer, payload};
+use super::{Call, Exoclaw, Opens, Stream, Streaming, TURNS_MAX, Turn, answer, payload};
 use crate::conversation::command::{Attach, AttachTurns};
 use crate::conversation::event::{Event, Logged, Published};
 use crate::conversation::reply::Attached;
@@ -43,7 +43,7 @@ pub(super) fn call(asked: &wire::SessionAttach, target: Target) -> Result<Call, 
             let agent = session.agent();
             let banner = wants.details.then_some((&*agent, model.as_ref()));
             turn.send(answer::attached(&id, session.seen_by(&exoclaw.who.owner), head, banner));
-            let told = Told::Session(ToldSession::new(session, wants, after, head));
+            let told = Streaming::Session(SessionStream::new(session, wants, after, head));
             exoclaw.streams.push(Stream { ticket, id, told });
         };
     let call = match (asked.turns, asked.after_seq) {
@@ -60,7 +60,7 @@ pub(super) fn call(asked: &wire::SessionAttach, target: Target) -> Result<Call, 
 
 /// All that a `session.attach` follows.
 #[derive(Debug)]
-pub(super) struct ToldSession {
+pub(super) struct SessionStream {
     pub(super) session: SessionKey,
     wants: Wants,
     /// The last number heard of.
@@ -73,7 +73,7 @@ pub(super) struct ToldSession {
     begun: Option<Vec<RunId>>,
 }
 
-impl ToldSession {
+impl SessionStream {
     /// One that is told what comes after `after`.
     fn new(session: SessionKey, wants: Wants, after: Seq, head: Seq) -> Self {
         let begun = (wants.whole_runs && after < head).then(Vec::new);

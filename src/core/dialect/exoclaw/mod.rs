@@ -46,10 +46,10 @@ use std::sync::Arc;
 
 pub use self::method::reference;
 
-use self::attach::ToldSession;
+use self::attach::SessionStream;
 use self::wire::{Id, Incoming, Place};
 use super::json::{Params, clip, invalid};
-use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use super::{Dialect, DialectSetup, Fault, Frame, Input, Turn};
 use crate::access::{Admitted, Credentials, Secret};
 use crate::conversation::command::{
     Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory,
@@ -92,7 +92,7 @@ const READ: u32 = 0;
 
 /// The exoclaw protocol on one connection.
 pub struct Exoclaw {
-    setup: Setup,
+    setup: DialectSetup,
     phase: Phase,
     /// Who was let in; nobody before that.
     who: Principal,
@@ -136,19 +136,19 @@ type Then = Box<dyn FnOnce(&mut Exoclaw, (Ticket, Id), Result<Reply, Error>, &mu
 struct Stream {
     ticket: Ticket,
     id: Id,
-    told: Told,
+    told: Streaming,
 }
 
 /// What the events of a stream are about.
 #[derive(Debug)]
-enum Told {
-    Run(ToldRun),
-    Session(ToldSession),
+enum Streaming {
+    Run(RunStream),
+    Session(SessionStream),
 }
 
 /// The run of a `chat.send`.
 #[derive(Debug)]
-struct ToldRun {
+struct RunStream {
     session: SessionKey,
     run: RunId,
     /// Whether the client was sent a frame for it.
@@ -259,7 +259,7 @@ impl std::fmt::Debug for Exoclaw {
 
 impl Exoclaw {
     /// For a connection that is about to open.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: DialectSetup) -> Self {
         let who = Principal::new("", Scopes::of(&[]));
         Self { setup, phase: Phase::New, who, pending: Vec::new(), streams: Vec::new() }
     }
@@ -280,7 +280,7 @@ impl Exoclaw {
 
     /// Whether nothing is owed to a peer that asks for nothing more: no answer, and no end of a run.
     pub(super) fn is_idle(&self) -> bool {
-        let is_run = |stream: &Stream| matches!(stream.told, Told::Run(_));
+        let is_run = |stream: &Stream| matches!(stream.told, Streaming::Run(_));
         self.pending.is_empty() && !self.streams.iter().any(is_run)
     }
 
@@ -381,7 +381,8 @@ impl Exoclaw {
             return turn.send(wire::refusal(&id, &text));
         }
         let call = self.call(method, params, turn).unwrap_or_else(Call::refused);
-        let followed = self.streams.iter().filter(|stream| matches!(stream.told, Told::Session(_))).count();
+        let followed =
+            self.streams.iter().filter(|stream| matches!(stream.told, Streaming::Session(_))).count();
         if self.pending.len() + self.streams.len() - followed >= IN_FLIGHT_MAX {
             let text = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to end");
             return turn.send(wire::refusal(&id, &text));
@@ -478,10 +479,10 @@ impl Exoclaw {
             return Ok(Call::ask(Abort { target, run: asked.run.map(RunId::from) }, answer::aborted));
         };
         let told = self.streams.iter().find_map(|stream| match &stream.told {
-            Told::Run(told) if stream.id == id => {
+            Streaming::Run(told) if stream.id == id => {
                 Some((Target::Session(told.session.clone()), told.run.clone()))
             }
-            Told::Run(_) | Told::Session(_) => None,
+            Streaming::Run(_) | Streaming::Session(_) => None,
         });
         let found = told.or_else(|| {
             self.pending.iter().find_map(|pending| match &pending.opens {
@@ -500,10 +501,11 @@ impl Exoclaw {
 
     /// `session.detach`: lets go of a session at once, so that what is under way of it is not told any more.
     fn detach(&mut self, id: Id) -> Call {
-        let followed = self.streams.iter().position(|s| s.id == id && matches!(s.told, Told::Session(_)));
+        let followed =
+            self.streams.iter().position(|s| s.id == id && matches!(s.told, Streaming::Session(_)));
         let stream = followed.map(|at| self.streams.remove(at));
         match stream.map(|stream| (stream.ticket, stream.told)) {
-            Some((follow, Told::Session(told))) => {
+            Some((follow, Streaming::Session(told))) => {
                 Call::ask(Detach { target: Target::Session(told.session), follow }, |id, detached, _| {
                     answer::detached(id, detached.found)
                 })
@@ -522,13 +524,13 @@ impl Exoclaw {
         let Some(at) = self.streams.iter().position(|stream| stream.ticket == ticket) else { return };
         let stream = &mut self.streams[at];
         match &mut stream.told {
-            Told::Run(told) => {
+            Streaming::Run(told) => {
                 told.tell(&stream.id, event, turn);
                 if matches!(event.logged.event, Event::Ended { .. }) {
                     self.streams.remove(at);
                 }
             }
-            Told::Session(told) => {
+            Streaming::Session(told) => {
                 told.tell(&stream.id, first, event, turn);
                 // Nothing follows.
                 if event.logged.event == Event::Deleted {
@@ -539,7 +541,7 @@ impl Exoclaw {
     }
 }
 
-impl ToldRun {
+impl RunStream {
     /// Says what happened in the run, in the seed's frames.
     fn tell(&mut self, id: &Id, event: &Published, turn: &mut Turn<'_>) {
         match &event.logged.event {

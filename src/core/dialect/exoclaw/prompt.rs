@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 
 use super::wire::{self, Place};
-use super::{Call, Opens, Stream, Told, ToldRun};
+use super::{Call, Opens, RunStream, Stream, Streaming};
 use crate::conversation::command::Submit;
 use crate::conversation::reply::Accepted;
 use crate::dialect::Turn;
@@ -58,7 +58,7 @@ pub(super) fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Result<Call, Erro
                 turn.send(wire::accepted(&id, &run, seq));
             }
             if follow {
-                let told = Told::Run(ToldRun { session, run, begun: keyed, keyed });
+                let told = Streaming::Run(RunStream { session, run, begun: keyed, keyed });
                 exoclaw.streams.push(Stream { ticket, id, told });
             }
         });

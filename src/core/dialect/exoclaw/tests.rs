@@ -27,12 +27,12 @@ struct Peer {
 
 impl Peer {
     fn new(credentials_required: bool) -> Self {
-        let setup = Setup {
+        let setup = DialectSetup {
             version: "9.9.9".into(),
             credentials_required,
             handshake_deadline: Timestamp::from_millis(100),
             subscriptions: 2,
-            ..Setup::default()
+            ..DialectSetup::default()
         };
         let mut peer = Self {
             dialect: Exoclaw::new(setup),

@@ -28,7 +28,7 @@ const DECISIONS: [&str; 2] = ["allow-once", "deny"];
 const PREVIEW_CHARS: usize = 160;
 
 #[derive(Deserialize)]
-struct Named {
+struct ApprovalParams {
     id: String,
 }
 
@@ -66,11 +66,11 @@ const PAST_MAX: usize = 100;
 /// `approval.history`: what was decided since the daemon started, as far as it is kept.
 pub(super) fn history(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     #[derive(Deserialize)]
-    struct Asked {
+    struct HistoryParams {
         limit: Option<usize>,
         kind: Option<String>,
     }
-    let asked: Asked = request.read()?;
+    let asked: HistoryParams = request.read()?;
     if asked.kind.is_some_and(|kind| kind != "exec") {
         return Ok(Call::Answer(json!({ "items": [] })));
     }
@@ -119,7 +119,7 @@ fn past_call(news: &News, who: &Owner) -> Option<Value> {
 
 /// `exec.approval.get`
 pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Named { id } = request.read()?;
+    let ApprovalParams { id } = request.read()?;
     ask(GetApproval { id: ApprovalId::new(id) }, |pending| {
         let text = command(&pending);
         let short: String = text.chars().take(PREVIEW_CHARS).collect();

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::stream::{End, Told, usage_of};
+use super::stream::{End, RunStream, usage_of};
 use super::wire::{Failure, Protocol};
 use super::{Answered, Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::conversation::command::{self, DescribeSession, Stop, Submit};
@@ -162,7 +162,7 @@ pub(super) fn send(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Tur
     let run = turn.run_id();
     let (key, name) = (prompt.key.clone(), prompt.name.clone().unwrap_or_else(|| run.to_string()));
     if let Some(command) = slash::parse(&prompt.content) {
-        return slash::answer(command, slash::Asked { session: prompt.session, key, run: name });
+        return slash::answer(command, slash::SlashOrigin { session: prompt.session, key, run: name });
     }
     Call::ask_either(prompt.submit(run), move |dialect, reply, turn| match reply {
         Ok(accepted) => {
@@ -193,7 +193,7 @@ impl OpenClaw {
         if accepted.is_over && !self.runs.contains_key(&accepted.run) {
             return self.remember_ended(&accepted.run);
         }
-        let new = || Told::new(protocol, name, Some(key), feed);
+        let new = || RunStream::new(protocol, name, Some(key), feed);
         let told = self.runs.entry(accepted.run.clone()).or_insert_with(new);
         told.call(name);
         told.tell_as(key);
@@ -264,7 +264,7 @@ pub(super) fn abort(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut Tu
     let Some(run) = asked.run_id else {
         return stop(&session, Cause::Asked);
     };
-    let told = dialect.runs.values().find(|told| told.run() == run).and_then(Told::key);
+    let told = dialect.runs.values().find(|told| told.run() == run).and_then(RunStream::key);
     if told.and_then(|key| dialect.session_known(key)).is_some_and(|told_in| told_in != session) {
         return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
     }
@@ -365,7 +365,7 @@ fn prompt_agent(dialect: &mut OpenClaw, id: String, prompt: Prompt, turn: &mut T
 }
 
 /// The second answer to `agent`.
-pub(super) fn agent_ended(id: &str, told: &Told, end: &End, now: Timestamp) -> String {
+pub(super) fn agent_ended(id: &str, told: &RunStream, end: &End, now: Timestamp) -> String {
     let text = end.plain_text();
     let started = told.started.unwrap_or(now);
     let duration = now.millis_since(started);

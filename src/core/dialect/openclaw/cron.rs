@@ -261,7 +261,7 @@ fn named_session(
 /// The main session of an agent, in the space of whoever says it.
 fn main_session(agent: &str) -> Result<SessionKey, Error> {
     match keys::read(keys::MAIN, agent, &Owner::Admins)? {
-        keys::Named::One(session) | keys::Named::Either(session, _) => Ok(session),
+        keys::KeyMatch::One(session) | keys::KeyMatch::Either(session, _) => Ok(session),
     }
 }
 
@@ -385,14 +385,14 @@ fn change(job: String, patch: JobPatch) -> Answered {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named {
+struct CronParams {
     id: Option<String>,
     job_id: Option<String>,
     name: Option<String>,
     mode: Option<String>,
 }
 
-impl Named {
+impl CronParams {
     fn read(request: &Request<'_>) -> Result<(String, Option<String>), Error> {
         let Self { id, job_id, name, mode } = request.read()?;
         let given = |text: &String| !text.is_empty();
@@ -479,7 +479,7 @@ fn paged(
 
 /// `cron.get`
 pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let (job, _) = Named::read(request)?;
+    let (job, _) = CronParams::read(request)?;
     ask_about(job, |job| GetJob { job }, |dialect, view| told(dialect, &view))
 }
 
@@ -510,7 +510,7 @@ pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut T
     struct Update {
         patch: WireJob,
     }
-    let (job, _) = Named::read(request)?;
+    let (job, _) = CronParams::read(request)?;
     let Update { patch } = request.read()?;
     let plan = patch.schedule.as_ref().map(|plan| plan.read(request)).transpose()?;
     let changes_order = patch.payload.is_some()
@@ -544,13 +544,13 @@ pub(super) fn update(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut T
 
 /// `cron.remove`
 pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let (job, _) = Named::read(request)?;
+    let (job, _) = CronParams::read(request)?;
     Call::ask(RemoveJob { job }, |_, removed, _| json!({ "ok": true, "removed": removed }))
 }
 
 /// `cron.run`. What is due is done by itself, at once: so without `force` there is never anything left.
 pub(super) fn run(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let (job, mode) = Named::read(request)?;
+    let (job, mode) = CronParams::read(request)?;
     match mode.as_deref().unwrap_or("due") {
         "due" => {
             let not_due = json!({ "ok": true, "ran": false, "reason": "not-due" });

@@ -2,7 +2,7 @@
 //!
 //! A client of this protocol does not say what it follows: it names a session, and is told of it
 //! from then on. Its runs come under the ticket of the attachment, or under that of the request that
-//! asked for them; whichever it is, a run comes from one feed ([`Told::comes_under`]) and is told once.
+//! asked for them; whichever it is, a run comes from one feed ([`RunStream::comes_under`]) and is told once.
 //!
 //! | the feed of a run | gives |
 //! |---|---|
@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::stream::{End, Frame, Told, said, wire_run};
+use super::stream::{End, Frame, RunStream, said, wire_run};
 use super::{Calling, OpenClaw, chat, keys, message, target, wait};
 use crate::conversation::command::{Attach, Detach, FollowRun, SessionFilter, Unwatch, Watch};
 use crate::conversation::event::{Event, Published};
@@ -123,7 +123,7 @@ impl OpenClaw {
                 (Ok(Accepted { run, .. }), Some(key)) => {
                     let (protocol, feed) = (dialect.protocol, dialect.calls.replying());
                     if !dialect.ended.contains(&run) {
-                        let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
+                        let new = || RunStream::new(protocol, run.as_str(), Some(&key), feed).nameless();
                         let told = dialect.runs.entry(run.clone()).or_insert_with(new);
                         told.tell_as(&key);
                         told.comes_whole(feed);
@@ -147,7 +147,7 @@ impl OpenClaw {
 
     /// The same of those that are meant.
     fn join_those(&mut self, feed: Ticket, is_meant: impl Fn(&RunId) -> bool, turn: &mut Turn<'_>) {
-        let is_fed = |told: &Told| told.comes_under(feed) && !told.is_whole();
+        let is_fed = |told: &RunStream| told.comes_under(feed) && !told.is_whole();
         let fed = self.runs.iter().filter(|(run, told)| is_fed(told) && is_meant(run));
         let fed: Vec<(RunId, String)> =
             fed.filter_map(|(run, told)| Some((run.clone(), told.key()?.to_owned()))).collect();
@@ -157,7 +157,7 @@ impl OpenClaw {
     }
 
     /// The run that a request asked for, to whose end it waits: told as well, where its session is.
-    pub(super) fn await_end(&mut self, accepted: &Accepted, name: &str) -> &mut Told {
+    pub(super) fn await_end(&mut self, accepted: &Accepted, name: &str) -> &mut RunStream {
         let (protocol, feed) = (self.protocol, self.calls.replying());
         // One that was told to its end is read again, for its end.
         let was_told = self.ended.contains(&accepted.run);
@@ -168,7 +168,7 @@ impl OpenClaw {
             None => self.watch.map(|_| keys::write(&accepted.session, &self.owner)),
         };
         let told = self.runs.entry(accepted.run.clone());
-        let told = told.or_insert_with(|| Told::new(protocol, name, key.as_deref(), feed));
+        let told = told.or_insert_with(|| RunStream::new(protocol, name, key.as_deref(), feed));
         told.comes_whole(feed);
         told
     }
@@ -268,7 +268,8 @@ impl OpenClaw {
         if let Some(there) = self.runs.get_mut(run) {
             there.is_known(under_way);
         } else if !is_attached && !self.ended.contains(run) {
-            let told = Told::new(self.protocol, wire_run(run, idempotency_key.as_deref()), Some(key), feed);
+            let told =
+                RunStream::new(self.protocol, wire_run(run, idempotency_key.as_deref()), Some(key), feed);
             self.runs.insert(run.clone(), told.resumed(under_way, true));
         }
     }
@@ -321,7 +322,7 @@ impl OpenClaw {
                     }
                 }
                 None => {
-                    let told = Told::new(protocol, wire_run(run, name), Some(key), feed);
+                    let told = RunStream::new(protocol, wire_run(run, name), Some(key), feed);
                     let told = match known {
                         Some(known) => told.resumed(known, is_known),
                         None => told,
@@ -389,7 +390,7 @@ impl OpenClaw {
         }
         let key = followed.unwrap_or_else(|| keys::write(&event.session, &self.owner));
         if let Event::Prompted { .. } = &event.logged.event {
-            let told = Told::new(self.protocol, run.as_str(), Some(&key), ticket).nameless();
+            let told = RunStream::new(self.protocol, run.as_str(), Some(&key), ticket).nameless();
             self.runs.insert(run.clone(), told);
             return true;
         }

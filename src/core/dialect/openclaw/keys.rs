@@ -13,7 +13,7 @@
 //! bare word.
 //!
 //! Whether a session exists is not known in here, so the last kind is named twice
-//! ([`Named::Either`]) and whoever reads it asks.
+//! ([`KeyMatch::Either`]) and whoever reads it asks.
 
 use crate::error::Error;
 use crate::ids;
@@ -27,7 +27,7 @@ pub(super) const MAIN: &str = "main";
 
 /// What a client's key may stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum KeyMatch {
     /// This session.
     One(SessionKey),
     /// The first if it exists, else the second.
@@ -35,7 +35,7 @@ pub(super) enum Named {
 }
 
 /// Reads the key of a client that is `who`; `default_agent` answers those that name none.
-pub(super) fn read(text: &str, default_agent: &str, who: &Owner) -> Result<Named, Error> {
+pub(super) fn read(text: &str, default_agent: &str, who: &Owner) -> Result<KeyMatch, Error> {
     let Some((owner, local)) = ids::owner_apart(text) else {
         return read_own(text, default_agent).map(|named| named.in_space(who));
     };
@@ -43,17 +43,19 @@ pub(super) fn read(text: &str, default_agent: &str, who: &Owner) -> Result<Named
         return read_own(local, default_agent).map(|named| named.in_space(&owner));
     }
     if let Ok(canonical) = SessionKey::parse(text) {
-        return Ok(Named::One(canonical));
+        return Ok(KeyMatch::One(canonical));
     }
     let word = read_own(text, default_agent)?.in_space(who);
     Ok(match (read_own(local, default_agent).map(|named| named.in_space(&owner)), word) {
         // Nobody else may name what is not his.
-        (Ok(Named::One(theirs)), Named::One(word)) if *who == Owner::Admins => Named::Either(theirs, word),
+        (Ok(KeyMatch::One(theirs)), KeyMatch::One(word)) if *who == Owner::Admins => {
+            KeyMatch::Either(theirs, word)
+        }
         (_, word) => word,
     })
 }
 
-impl Named {
+impl KeyMatch {
     fn in_space(self, owner: &Owner) -> Self {
         match self {
             Self::One(key) => Self::One(key.in_space(owner)),
@@ -67,16 +69,16 @@ pub(super) fn own(agent: &str, word: &str, who: &Owner) -> Result<SessionKey, Er
     Ok(SessionKey::new(agent, CHANNEL, word, SessionKey::DEFAULT_PEER)?.in_space(who))
 }
 
-fn read_own(text: &str, default_agent: &str) -> Result<Named, Error> {
+fn read_own(text: &str, default_agent: &str) -> Result<KeyMatch, Error> {
     let own = |agent: &str, word: &str| own(agent, word, &Owner::Admins);
     let Some(rest) = text.strip_prefix("agent:") else {
-        return own(default_agent, if text.is_empty() { MAIN } else { text }).map(Named::One);
+        return own(default_agent, if text.is_empty() { MAIN } else { text }).map(KeyMatch::One);
     };
     let (agent, account) = rest.split_once(':').unwrap_or((rest, MAIN));
     let named = own(agent, account)?;
     Ok(match SessionKey::parse(rest) {
-        Ok(canonical) if canonical != named => Named::Either(canonical, named),
-        _ => Named::One(named),
+        Ok(canonical) if canonical != named => KeyMatch::Either(canonical, named),
+        _ => KeyMatch::One(named),
     })
 }
 
@@ -91,7 +93,7 @@ pub(super) fn write(session: &SessionKey, who: &Owner) -> String {
 fn write_own(session: &SessionKey) -> String {
     if session.channel() == CHANNEL && session.peer() == SessionKey::DEFAULT_PEER {
         let short = format!("agent:{}:{}", session.agent(), session.account());
-        if read_own(&short, MAIN).is_ok_and(|named| named == Named::One(session.clone())) {
+        if read_own(&short, MAIN).is_ok_and(|named| named == KeyMatch::One(session.clone())) {
             return short;
         }
     }
@@ -105,8 +107,8 @@ mod tests {
 
     fn canonical(text: &str) -> String {
         match read(text, "main", &Owner::Admins).unwrap() {
-            Named::One(key) => key.to_string(),
-            Named::Either(first, second) => format!("{first} or {second}"),
+            KeyMatch::One(key) => key.to_string(),
+            KeyMatch::Either(first, second) => format!("{first} or {second}"),
         }
     }
 
@@ -156,7 +158,7 @@ mod tests {
                                  (ada.clone(), &Owner::Admins), (eve.clone(), &Owner::Admins)] {
                 let key = key.in_space(&owner);
                 let written = write(&key, who);
-                let (Named::One(back) | Named::Either(back, _)) = read(&written, "zz", who).unwrap();
+                let (KeyMatch::One(back) | KeyMatch::Either(back, _)) = read(&written, "zz", who).unwrap();
                 prop_assert_eq!(&back, &key, "as {}", written);
                 prop_assert_eq!(owner == *who, written.starts_with("agent:"), "as {}", written);
             }
@@ -173,8 +175,8 @@ mod tests {
         fn nothing_leads_into_anothers_space_unsaid(text in "(agent:|main|[a-z]{1,4}|[:/%]){1,7}") {
             let ada = Owner::Credential("ada".into());
             let (first, second) = match read(&text, "main", &ada) {
-                Ok(Named::One(one)) => (one.clone(), one),
-                Ok(Named::Either(first, second)) => (first, second),
+                Ok(KeyMatch::One(one)) => (one.clone(), one),
+                Ok(KeyMatch::Either(first, second)) => (first, second),
                 Err(_) => return Ok(()),
             };
             for key in [first, second] {

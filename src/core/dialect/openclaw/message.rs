@@ -5,13 +5,13 @@
 
 use serde_json::json;
 
-use super::stream::{End, Frame, Told, usage_of};
+use super::stream::{End, Frame, RunStream, usage_of};
 use crate::conversation::event::{Event, Logged, Outcome};
 use crate::conversation::transcript::Entry;
 use crate::ids::{RunId, SessionKey};
 
 /// What is told of a prompt that was accepted.
-pub(super) fn prompted(session: &SessionKey, key: &str, told: &Told, logged: &Logged) -> Option<Frame> {
+pub(super) fn prompted(session: &SessionKey, key: &str, told: &RunStream, logged: &Logged) -> Option<Frame> {
     let (Event::Prompted { content, .. }, Some(run)) = (&logged.event, &logged.run) else { return None };
     let id = Entry::prompt_id(run);
     let message = json!({
@@ -28,7 +28,7 @@ pub(super) fn prompted(session: &SessionKey, key: &str, told: &Told, logged: &Lo
 pub(super) fn answered(
     session: &SessionKey,
     key: &str,
-    told: &Told,
+    told: &RunStream,
     run: &RunId,
     end: &End,
 ) -> Option<Frame> {

@@ -65,14 +65,14 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::Value;
 
 use self::follow::{Followed, Held};
-use self::keys::Named;
+use self::keys::KeyMatch;
 use self::method::{Method, Who};
-use self::stream::Told;
+use self::stream::RunStream;
 use self::wait::Vain;
 use self::wire::{Failure, Incoming, Protocol, Rest};
 use super::calls::{self, Calling, Calls, misfit};
 use super::json::Params;
-use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use super::{Dialect, DialectSetup, Fault, Frame, Input, Turn};
 use crate::conversation::command::Exists;
 use crate::conversation::reply::{Attached, SessionReply};
 use crate::daemon::announcement::Announcement;
@@ -91,7 +91,7 @@ const EARLY_MAX: usize = 32;
 
 /// OpenClaw, on one connection.
 pub struct OpenClaw {
-    setup: Setup,
+    setup: DialectSetup,
     phase: Phase,
     greeting: connect::Greeting,
     nonce: String,
@@ -120,7 +120,7 @@ pub struct OpenClaw {
     /// When is looked which runs are under way, while no session was named.
     look: Option<Timestamp>,
     /// Runs that are being told, or waited for.
-    runs: HashMap<RunId, Told>,
+    runs: HashMap<RunId, RunStream>,
     /// Runs that were asked for because they began before they were told, and how their session is
     /// called.
     joining: HashMap<RunId, String>,
@@ -247,7 +247,7 @@ impl Dialect for OpenClaw {
             Phase::New | Phase::Closed => None,
             Phase::Waiting | Phase::Checking | Phase::Greeting => Some(self.setup.handshake_deadline),
             Phase::Open => {
-                let runs = self.runs.values().filter_map(Told::deadline);
+                let runs = self.runs.values().filter_map(RunStream::deadline);
                 let vain = self.vain.iter().map(|vain| vain.look);
                 let held = self.held.front().map(|held| held.due);
                 runs.chain(vain).chain(held).chain(self.look).chain([self.next_tick]).min()
@@ -258,7 +258,7 @@ impl Dialect for OpenClaw {
 
 impl OpenClaw {
     /// For a connection that is about to open.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: DialectSetup) -> Self {
         Self {
             setup,
             phase: Phase::New,
@@ -403,8 +403,8 @@ impl OpenClaw {
     ) -> Result<Option<SessionKey>, Error> {
         let key = key.unwrap_or(keys::MAIN);
         let (first, second) = match keys::read(key, self.default_agent(), &self.owner)? {
-            Named::One(session) => return Ok(Some(session)),
-            Named::Either(first, second) => (first, second),
+            KeyMatch::One(session) => return Ok(Some(session)),
+            KeyMatch::Either(first, second) => (first, second),
         };
         if let Some(session) = self.located.get(key) {
             return Ok(Some(session.clone()));
@@ -452,8 +452,8 @@ impl OpenClaw {
     /// The session a client's key stands for, where that is known already.
     fn session_known(&self, key: &str) -> Option<SessionKey> {
         match keys::read(key, self.default_agent(), &self.owner).ok()? {
-            Named::One(session) => Some(session),
-            Named::Either(..) => self.located.get(key).cloned(),
+            KeyMatch::One(session) => Some(session),
+            KeyMatch::Either(..) => self.located.get(key).cloned(),
         }
     }
 

@@ -83,13 +83,13 @@ pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answe
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Named {
+struct NodeParams {
     node_id: String,
 }
 
 /// `node.describe`.
 pub(super) fn describe(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Named { node_id } = request.read()?;
+    let NodeParams { node_id } = request.read()?;
     nodes(move |nodes, ts| {
         let node = nodes.iter().find(|node| *node.id == *node_id.trim());
         let mut row = node.map(row).ok_or_else(|| ErrorCode::NotFound.error("unknown nodeId"))?;

@@ -254,11 +254,11 @@ fn searched(text: String) -> String {
     let local = ids::owner_apart(&text).map_or(text.as_str(), |(_, local)| local);
     let is_key = local.starts_with("agent:") && !text.contains(char::is_whitespace);
     match keys::read(&text, keys::MAIN, &Owner::Admins) {
-        Ok(keys::Named::One(session)) if is_key => {
+        Ok(keys::KeyMatch::One(session)) if is_key => {
             let (key, peer) = (session.to_string(), format!(":{}", SessionKey::DEFAULT_PEER));
             key.strip_suffix(&peer).map(str::to_owned).unwrap_or(key)
         }
-        Ok(keys::Named::Either(canonical, _)) if is_key => canonical.to_string(),
+        Ok(keys::KeyMatch::Either(canonical, _)) if is_key => canonical.to_string(),
         _ => text,
     }
 }
@@ -418,8 +418,8 @@ pub(super) fn preview(dialect: &mut OpenClaw, request: &Request<'_>, turn: &mut 
     let mut places = Vec::new();
     for key in &keys {
         let (first, second) = match keys::read(key, dialect.default_agent(), &dialect.owner) {
-            Ok(keys::Named::One(session)) => (Some(session), None),
-            Ok(keys::Named::Either(first, second)) => (Some(first), Some(second)),
+            Ok(keys::KeyMatch::One(session)) => (Some(session), None),
+            Ok(keys::KeyMatch::Either(first, second)) => (Some(first), Some(second)),
             Err(_) => (None, None),
         };
         let from = targets.len();
@@ -556,7 +556,7 @@ fn thinking(level: &str) -> Result<Thinking, Error> {
 fn patch_of(request: &Request<'_>, now: Timestamp) -> Result<Patch, Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Asked<'a> {
+    struct PatchParams<'a> {
         #[serde(borrow, default, deserialize_with = "even_null")]
         label: Option<&'a RawValue>,
         #[serde(borrow, default, deserialize_with = "even_null")]
@@ -564,7 +564,7 @@ fn patch_of(request: &Request<'_>, now: Timestamp) -> Result<Patch, Error> {
         #[serde(borrow, default, deserialize_with = "even_null")]
         thinking_level: Option<&'a RawValue>,
     }
-    let asked: Asked<'_> = request.read()?;
+    let asked: PatchParams<'_> = request.read()?;
     let text = |name: &str, value: Option<&RawValue>| -> Result<Option<Option<String>>, Error> {
         let Some(value) = value else { return Ok(None) };
         let read: Result<Option<String>, _> = serde_json::from_str(value.get());

@@ -100,16 +100,16 @@ pub(super) fn list() -> Value {
 
 /// Where a command was typed, and the name of the run that answers it.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct SlashOrigin {
     pub(super) session: SessionKey,
     pub(super) key: String,
     pub(super) run: String,
 }
 
 /// Does what the command says; the answer to its request is followed by a `chat` event with the text.
-pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
+pub(super) fn answer(command: Slash, asked: SlashOrigin) -> Answered {
     let target = target(&asked.session);
-    let describe = |asked: Asked, tell: fn(&OpenClaw, Option<Box<SessionRow>>) -> String| {
+    let describe = |asked: SlashOrigin, tell: fn(&OpenClaw, Option<Box<SessionRow>>) -> String| {
         let described = DescribeSession { target: super::target(&asked.session) };
         ask(described, asked, tell)
     };
@@ -183,7 +183,7 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Answered {
 /// event.
 fn ask<C: Ask + 'static>(
     question: C,
-    asked: Asked,
+    asked: SlashOrigin,
     tell: impl FnOnce(&OpenClaw, C::Reply) -> String + 'static,
 ) -> Answered {
     Call::ask_either(question, move |dialect, reply, turn| {
@@ -207,7 +207,7 @@ impl OpenClaw {
 
     /// Says it as the answer of a run that the log does not have. Clawdbot's page shows nothing but what
     /// its history has, so there it becomes a part of that.
-    fn say_after(&mut self, asked: &Asked, text: Result<String, Error>, turn: &mut Turn<'_>) {
+    fn say_after(&mut self, asked: &SlashOrigin, text: Result<String, Error>, turn: &mut Turn<'_>) {
         let text = text.unwrap_or_else(|error| error.message);
         if self.protocol == Protocol::Three && self.is_page {
             let inject = Inject { target: target(&asked.session), content: text, id: None };

@@ -27,7 +27,7 @@ const DAYS: i64 = 30;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Asked {
+struct RangeParams {
     key: Option<String>,
     agent_id: Option<String>,
     start_date: Option<String>,
@@ -44,7 +44,7 @@ struct Range {
 }
 
 impl Range {
-    fn of(asked: &Asked, now: Timestamp) -> Result<Self, String> {
+    fn of(asked: &RangeParams, now: Timestamp) -> Result<Self, String> {
         let day = |name: &str, text: &Option<String>| {
             let read = |text: &String| {
                 text.parse::<jiff::civil::Date>()
@@ -86,7 +86,7 @@ impl Range {
 
 /// `sessions.usage`
 pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
-    let asked: Asked = request.read()?;
+    let asked: RangeParams = request.read()?;
     let range = Range::of(&asked, turn.now()).map_err(|why| request.invalid(&why))?;
     let since = range.since();
     Call::ask_on(ListUsage { since }, move |_, days, _| {
@@ -105,7 +105,7 @@ pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<
 impl OpenClaw {
     fn spent(
         &self,
-        asked: &Asked,
+        asked: &RangeParams,
         range: Range,
         days: &[DayUsage],
         rows: &[SessionRow],
@@ -210,23 +210,23 @@ mod tests {
     #[test]
     fn a_range_is_of_days_and_ends_today_unless_said() {
         let now = Timestamp::from_millis(86_400_000 * 40 + 5);
-        let of = |asked: Asked| Range::of(&asked, now);
-        let month = of(Asked::default()).unwrap();
+        let of = |asked: RangeParams| Range::of(&asked, now);
+        let month = of(RangeParams::default()).unwrap();
         assert_eq!(
             (month.first.to_string().as_str(), month.last.to_string().as_str()),
             ("1970-01-12", "1970-02-10")
         );
         assert_eq!(month.since(), Timestamp::from_millis(86_400_000 * 11));
-        let all = of(Asked { range: Some("all".into()), ..Asked::default() }).unwrap();
+        let all = of(RangeParams { range: Some("all".into()), ..RangeParams::default() }).unwrap();
         assert_eq!(all.since(), Timestamp::from_millis(0));
-        let one = of(Asked {
+        let one = of(RangeParams {
             start_date: Some("1970-02-01".into()),
             end_date: Some("1970-02-01".into()),
-            ..Asked::default()
+            ..RangeParams::default()
         });
         let one = one.unwrap();
         assert_eq!(one.day(Timestamp::from_millis(86_400_000 * 31 + 7)).as_deref(), Some("1970-02-01"));
         assert_eq!(one.day(now), None);
-        assert!(of(Asked { end_date: Some("x".into()), ..Asked::default() }).is_err());
+        assert!(of(RangeParams { end_date: Some("x".into()), ..RangeParams::default() }).is_err());
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! A run comes from one feed at a time: a session that is followed, or the run by itself, which comes
 //! whole, from its prompt on. Where it goes over to another feed, that may begin before what was taken
-//! and cut its pieces elsewhere; so what was said is gone over again ([`Told::again`]) and put in the
+//! and cut its pieces elsewhere; so what was said is gone over again ([`RunStream::again`]) and put in the
 //! place of what there is as soon as the new feed says something new. Up to where it was told stays.
 
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) enum Frame {
 
 /// One run.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct RunStream {
     protocol: Protocol,
     /// Its name on the wire, and the key of its session, both as members of an object. None where the
     /// run is only waited for.
@@ -160,7 +160,7 @@ impl End {
     }
 }
 
-impl Told {
+impl RunStream {
     /// The run of this name, which comes under the ticket `feed`, in the session that the client calls
     /// `key`; without one nothing is told.
     pub(super) fn new(protocol: Protocol, run: &str, key: Option<&str>, feed: Ticket) -> Self {

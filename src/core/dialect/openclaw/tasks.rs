@@ -15,7 +15,7 @@ const LIMIT_MAX: usize = 500;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct TasksParams {
     /// One, or several.
     status: Option<Value>,
     agent_id: Option<String>,
@@ -23,7 +23,7 @@ struct Asked {
     limit: Option<usize>,
 }
 
-impl Asked {
+impl TasksParams {
     fn wants(&self, task: &Value) -> bool {
         let status = &task["status"];
         let is_status = match &self.status {
@@ -41,7 +41,7 @@ impl Asked {
 
 /// `tasks.list`: the latest changed first.
 pub(super) fn list(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let asked: Asked = request.read()?;
+    let asked: TasksParams = request.read()?;
     let limit = asked.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
     let who = dialect.owner.clone();
     Call::ask_on(List, move |_, agents, _| {

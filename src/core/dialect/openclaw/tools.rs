@@ -71,14 +71,14 @@ fn plugin_row(name: &str, description: &str, version: Option<&str>, error: Optio
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct ToolsParams {
     agent_id: Option<String>,
     session_key: Option<String>,
 }
 
 /// The agent whose tools are asked for.
 fn agent<'a>(dialect: &'a OpenClaw, request: &Request<'_>) -> Result<&'a AgentEntry, Error> {
-    let Asked { agent_id, session_key } = request.read()?;
+    let ToolsParams { agent_id, session_key } = request.read()?;
     let of_session = session_key.as_deref().and_then(|key| key.strip_prefix("agent:")?.split(':').next());
     let id = agent_id.as_deref().or(of_session).unwrap_or(dialect.default_agent());
     let found = dialect.setup.catalog.agent(id);

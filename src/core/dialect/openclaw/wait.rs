@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
-use super::stream::{End, Told, stop_reason};
+use super::stream::{End, RunStream, stop_reason};
 use super::{Answered, Asker, Call, Calling, OpenClaw, Request, wire};
 use crate::conversation::command::FollowRun;
 use crate::conversation::event::{Cause, Outcome};
@@ -100,7 +100,7 @@ impl OpenClaw {
 }
 
 /// The answer to an `agent.wait` whose run has ended.
-pub(super) fn waited(told: &Told, end: &End) -> Value {
+pub(super) fn waited(told: &RunStream, end: &End) -> Value {
     let mut payload = json!({ "runId": told.run(), "status": "ok", "endedAt": end.at.as_millis() });
     if let Some(started) = told.started {
         payload["startedAt"] = started.as_millis().into();

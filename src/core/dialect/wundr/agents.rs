@@ -124,13 +124,13 @@ pub(super) struct Config {
 
 /// A task, as clients say it.
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct TaskParams {
     description: String,
     priority: String,
 }
 
-impl From<Asked> for Task {
-    fn from(Asked { description, priority }: Asked) -> Self {
+impl From<TaskParams> for Task {
+    fn from(TaskParams { description, priority }: TaskParams) -> Self {
         Self { description, priority: Priority::from_name(&priority).unwrap_or_default() }
     }
 }
@@ -141,7 +141,7 @@ struct Spawning {
     parent_session_id: Option<String>,
     agent_type: String,
     config: Option<Config>,
-    task: Asked,
+    task: TaskParams,
 }
 
 /// Asks, and answers with the agent.

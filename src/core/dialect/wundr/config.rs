@@ -73,14 +73,14 @@ const ISSUES: Shape = Shape::List(
 );
 
 #[derive(Deserialize)]
-struct Asked {
+struct ConfigParams {
     keys: Option<Vec<String>>,
     all: bool,
 }
 
 /// `config.get`
 pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Asked { keys, all } = request.read()?;
+    let ConfigParams { keys, all } = request.read()?;
     let keys = keys.filter(|keys| !keys.is_empty());
     let unknown: Vec<&str> =
         keys.iter().flatten().filter(|key| !config::is_known(key)).map(|key| clip(key)).collect();

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::stream::{SESSION_EVENTS, Shared, Told};
+use super::stream::{SESSION_EVENTS, Shared, StreamState};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
 use super::{Answered, Call, Calling, Request, Wundr};
@@ -68,7 +68,7 @@ struct Feed {
     to: Option<Attached>,
     /// How many subscriptions it serves.
     serves: usize,
-    told: Told,
+    told: StreamState,
 }
 
 #[derive(Debug)]

@@ -66,7 +66,7 @@ pub(super) const TOLD: &[Field] = &[
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct HistoryParams {
     session_id: String,
     limit: usize,
     before: Option<Place>,
@@ -104,7 +104,7 @@ fn said(message: &Message) -> Value {
 
 /// `session.history`
 pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let Asked { session_id, limit, before } = request.read()?;
+    let HistoryParams { session_id, limit, before } = request.read()?;
     let before = before.map(|Place { prompt_id, role }| Before {
         run: RunId::from(prompt_id),
         role: if role == USER { Role::User } else { Role::Assistant },

@@ -64,7 +64,7 @@ use self::method::Method;
 use self::wire::{Failure, Incoming};
 use super::calls::{self, Calling, Calls};
 use super::json::Params;
-use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use super::{Dialect, DialectSetup, Fault, Frame, Input, Turn};
 use crate::access::token::Kind;
 use crate::daemon::announcement::Announcement;
 use crate::error::{Error, ErrorCode};
@@ -89,7 +89,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Wundr's protocol, on one connection.
 pub struct Wundr {
-    setup: Setup,
+    setup: DialectSetup,
     phase: Phase,
     greeting: connect::Greeting,
     /// The scopes that were granted.
@@ -251,7 +251,7 @@ impl Dialect for Wundr {
 
 impl Wundr {
     /// For a connection that is about to open.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: DialectSetup) -> Self {
         Self {
             following: Following::new(setup.subscriptions),
             introduced: tools::Introduced::default(),

@@ -64,7 +64,7 @@ pub(super) const CANCELLED: &[Field] = &[
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct SubmitParams {
     session_id: String,
     prompt: String,
     context: Option<Value>,
@@ -77,7 +77,7 @@ struct Asked {
 
 /// `prompt.submit`: answered at once, when the prompt is kept.
 pub(super) fn submit(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Answered {
-    let asked: Asked = request.read()?;
+    let asked: SubmitParams = request.read()?;
     if asked.prompt.trim().is_empty() {
         return Err(request.invalid("prompt: must not be blank"));
     }

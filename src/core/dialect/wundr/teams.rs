@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::agents::{self, Asked, Config};
+use super::agents::{self, Config, TaskParams};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::{Answered, Call, Request, Turn, Wundr};
 use crate::agents::team::{
@@ -144,7 +144,7 @@ struct Creating {
     agents: Vec<Joining>,
     coordination_strategy: String,
     rounds: Option<u32>,
-    task: Asked,
+    task: TaskParams,
 }
 
 #[derive(Deserialize)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::method::{METHODS, Method};
 use super::shape::{Field, Need, Shape};
 use super::{Wundr, connect};
-use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
+use crate::dialect::{Action, Dialect, DialectSetup, Frame, Input, Turn};
 use crate::error::{Error, ErrorCode};
 use crate::ids::Owner;
 use crate::principal::Principal;
@@ -16,7 +16,11 @@ use crate::time::Timestamp;
 /// A connection on which somebody with these scopes was let in.
 fn open(scopes: Scopes) -> (Wundr, u64) {
     let deadline = Timestamp::from_millis(10_000);
-    let mut wundr = Wundr::new(Setup { handshake_deadline: deadline, subscriptions: 8, ..Setup::default() });
+    let mut wundr = Wundr::new(DialectSetup {
+        handshake_deadline: deadline,
+        subscriptions: 8,
+        ..DialectSetup::default()
+    });
     let mut tickets = 0;
     tell(&mut wundr, Input::Opened, &mut tickets);
     let params = json!({ "minProtocol": 2, "maxProtocol": 2, "auth": { "type": "jwt", "token": "t" },

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum XenoMethod {
     Initialize,
     Query,
     Abort,
@@ -15,7 +15,7 @@ pub(super) enum Asked {
 /// A method.
 struct Method {
     name: &'static str,
-    asked: Asked,
+    asked: XenoMethod,
     /// What it takes, as people write it; `?` marks what may be left out.
     params: &'static str,
     doc: &'static str,
@@ -26,35 +26,35 @@ struct Method {
 const METHODS: &[Method] = &[
     Method {
         name: "gateway.initialize",
-        asked: Asked::Initialize,
+        asked: XenoMethod::Initialize,
         params: "",
         doc: "what the console shows first: the messages so far, and what there is",
         example: "{}",
     },
     Method {
         name: "gateway.query",
-        asked: Asked::Query,
+        asked: XenoMethod::Query,
         params: "requestId, content, context {type, channelId?, userId?}, attachments? [{type, path, caption?}], metadata?",
         doc: "a prompt; accepted at once, answered by notifications until gateway.done",
         example: r#"{"requestId":"r1","content":"hi","context":{"type":"rpc","channelId":"default"}}"#,
     },
     Method {
         name: "gateway.abort",
-        asked: Asked::Abort,
+        asked: XenoMethod::Abort,
         params: "",
         doc: "ends the query that is active",
         example: "{}",
     },
     Method {
         name: "gateway.heartbeat",
-        asked: Asked::Heartbeat,
+        asked: XenoMethod::Heartbeat,
         params: "",
         doc: "has the heartbeat beat now",
         example: "{}",
     },
     Method {
         name: "gateway.new_session",
-        asked: Asked::NewSession,
+        asked: XenoMethod::NewSession,
         params: "",
         doc: "sums the conversation up and begins a new one",
         example: "{}",
@@ -78,7 +78,7 @@ const NOTIFICATIONS: [(&str, &str, &str); 4] = [
 ];
 
 /// What the method of this name asks for; none where there is none.
-pub(super) fn find(name: &str) -> Option<Asked> {
+pub(super) fn find(name: &str) -> Option<XenoMethod> {
     METHODS.iter().find(|method| method.name == name).map(|method| method.asked)
 }
 

@@ -30,11 +30,11 @@ pub use self::method::reference;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use self::method::Asked;
+use self::method::XenoMethod;
 use self::query::Query;
 use self::wire::{Incoming, Raw};
 use super::json::json;
-use super::{Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
+use super::{Dialect, DialectSetup, Fault, Frame, Input, Introduction, Turn};
 use crate::conversation::command::{AbortLane, ReadTranscript, Submit};
 use crate::conversation::event::Published;
 use crate::conversation::lane;
@@ -165,7 +165,7 @@ impl std::fmt::Debug for Xeno {
 
 impl Xeno {
     /// For a connection whose peer is let in.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: DialectSetup) -> Self {
         let is_free = setup.catalog.models.iter().all(|model| model.kind == ProviderKind::Offline);
         let (limit_bytes, introduction) = (setup.max_payload_bytes, Introduction::default());
         Self { is_free, limit_bytes, pending: Vec::new(), queries: Vec::new(), introduction }
@@ -205,23 +205,23 @@ impl Xeno {
             false => Err(format!("Invalid {name} params.")),
         };
         let call = match asked {
-            Asked::Initialize => {
+            XenoMethod::Initialize => {
                 let (limit, bytes_max) = (HISTORY_MAX, HISTORY_BYTES_MAX);
                 let read = ReadTranscript { target: target(None), limit, bytes_max, at: None };
                 Call::ask((Scope::Read, READ), read, |transcript| Ok(snapshot(&*transcript?)))
             }
-            Asked::Query => self.query(params, turn)?,
-            Asked::Abort => {
+            XenoMethod::Query => self.query(params, turn)?,
+            XenoMethod::Abort => {
                 checked(wire::is_nothing(params), "abort")?;
                 // What could not be aborted is not active.
                 let told = |_| Ok(r#"{"ok":true}"#.to_owned());
                 Call::ask((Scope::Write, WRITE), AbortLane { lane: lane::xeno() }, told)
             }
-            Asked::Heartbeat => {
+            XenoMethod::Heartbeat => {
                 checked(wire::is_nothing(params), "heartbeat")?;
                 run(&HEARTBEAT)
             }
-            Asked::NewSession => {
+            XenoMethod::NewSession => {
                 checked(wire::is_nothing(params), "new_session")?;
                 run(&NEW_SESSION)
             }
@@ -231,7 +231,7 @@ impl Xeno {
         }
         let Call { needs, cost, command, then } = call;
         let ticket = turn.execute(needs, cost, Ok(command));
-        self.pending.push(Pending { ticket, id: id.into(), is_query: asked == Asked::Query, then });
+        self.pending.push(Pending { ticket, id: id.into(), is_query: asked == XenoMethod::Query, then });
         Ok(())
     }
 

@@ -26,7 +26,7 @@ struct Peer {
 
 impl Peer {
     fn new() -> Self {
-        let (dialect, now) = (Xeno::new(Setup::default()), Timestamp::from_millis(1000));
+        let (dialect, now) = (Xeno::new(DialectSetup::default()), Timestamp::from_millis(1000));
         Self { dialect, now, tickets: 0, lines: Vec::new(), executed: Vec::new() }
     }
 

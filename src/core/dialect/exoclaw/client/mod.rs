@@ -16,7 +16,7 @@ pub const PATH: &str = "/ws";
 
 /// What a client is told.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum ServerMessage {
     /// The client is let in.
     Hello,
     /// The connection is about to be closed.
@@ -137,7 +137,7 @@ pub enum StreamEvent {
 /// The text of [`StreamEvent::Error`] in an aborted run.
 pub const ABORTED: &str = "aborted";
 
-/// The word of [`Told::Closing`] for a credential that does not hold.
+/// The word of [`ServerMessage::Closing`] for a credential that does not hold.
 pub const AUTH_FAILED: &str = "auth_failed";
 
 /// The first frame of a client that has a credential.
@@ -145,7 +145,7 @@ pub fn token(token: &str) -> String {
     json!({ "token": token }).to_string()
 }
 
-/// The word of [`Told::Closing`] for a daemon that stops.
+/// The word of [`ServerMessage::Closing`] for a daemon that stops.
 pub const DRAINING: &str = "draining";
 
 /// A prompt. Sent again with the same `key` it is the same run, told from its start.
@@ -286,7 +286,7 @@ pub fn approvals(id: &str, session: Option<&SessionKey>) -> String {
 
 /// A call that waits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Waiting {
+pub struct WaitingCall {
     /// What it is decided by.
     pub id: String,
     /// Its session.
@@ -300,9 +300,9 @@ pub struct Waiting {
 }
 
 /// What the result of an `approval.list` says.
-pub fn waiting(result: &Value) -> Vec<Waiting> {
+pub fn waiting(result: &Value) -> Vec<WaitingCall> {
     let one = |call: &Value| {
-        Some(Waiting {
+        Some(WaitingCall {
             id: text(call, "id")?,
             session: text(call, "session").unwrap_or_default(),
             name: text(call, "name").unwrap_or_default(),
@@ -403,19 +403,19 @@ fn list<T>(result: &Value, one: impl Fn(&Value) -> Option<T>) -> Vec<T> {
 }
 
 /// What a text frame says.
-pub fn read(frame: &str) -> Told {
-    let Ok(Value::Object(mut frame)) = serde_json::from_str(frame) else { return Told::Unknown };
+pub fn read(frame: &str) -> ServerMessage {
+    let Ok(Value::Object(mut frame)) = serde_json::from_str(frame) else { return ServerMessage::Unknown };
     let id = match frame.remove("id") {
         Some(Value::String(id)) => id,
         Some(Value::Number(id)) => id.to_string(),
-        _ if frame.get("ok").and_then(Value::as_bool) == Some(true) => return Told::Hello,
+        _ if frame.get("ok").and_then(Value::as_bool) == Some(true) => return ServerMessage::Hello,
         _ => match frame.remove("error") {
             Some(Value::String(error)) => {
                 let code =
                     frame.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
-                return Told::Closing { error, code: code.unwrap_or_default() };
+                return ServerMessage::Closing { error, code: code.unwrap_or_default() };
             }
-            _ => return Told::Unknown,
+            _ => return ServerMessage::Unknown,
         },
     };
     if let Some(Value::String(event)) = frame.get("event") {
@@ -430,14 +430,14 @@ pub fn read(frame: &str) -> Told {
             "prompt" => prompted(&data, &frame),
             event => stream_event(event, data),
         };
-        return Told::Event { id, place, event };
+        return ServerMessage::Event { id, place, event };
     }
     match frame.remove("error") {
         None | Some(Value::Null) => {
-            Told::Answer { id, outcome: Ok(frame.remove("result").unwrap_or_default()) }
+            ServerMessage::Answer { id, outcome: Ok(frame.remove("result").unwrap_or_default()) }
         }
-        Some(Value::String(error)) => Told::Answer { id, outcome: Err(error) },
-        Some(other) => Told::Answer { id, outcome: Err(other.to_string()) },
+        Some(Value::String(error)) => ServerMessage::Answer { id, outcome: Err(error) },
+        Some(other) => ServerMessage::Answer { id, outcome: Err(other.to_string()) },
     }
 }
 

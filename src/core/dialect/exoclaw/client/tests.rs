@@ -5,17 +5,26 @@ use proptest::prelude::*;
 
 #[test]
 fn frames_are_understood() {
-    let event = |event| Told::Event { id: "1".into(), place: None, event };
+    let event = |event| ServerMessage::Event { id: "1".into(), place: None, event };
     let numbered = |seq, run: Option<&str>, is_clipped, event| {
         let place = Some(Place { seq, run: run.map(str::to_owned), is_clipped });
-        Told::Event { id: "s".into(), place, event }
+        ServerMessage::Event { id: "s".into(), place, event }
     };
     for (frame, told) in [
-        (r#"{"ok":true,"version":"0.1.0"}"#, Told::Hello),
-        (r#"{"error":"auth_failed","code":4001}"#, Told::Closing { error: AUTH_FAILED.into(), code: 4001 }),
-        (r#"{"id":"1","result":"pong"}"#, Told::Answer { id: "1".into(), outcome: Ok(json!("pong")) }),
-        (r#"{"id":1,"result":{},"error":null}"#, Told::Answer { id: "1".into(), outcome: Ok(json!({})) }),
-        (r#"{"id":"1","error":"no"}"#, Told::Answer { id: "1".into(), outcome: Err("no".into()) }),
+        (r#"{"ok":true,"version":"0.1.0"}"#, ServerMessage::Hello),
+        (
+            r#"{"error":"auth_failed","code":4001}"#,
+            ServerMessage::Closing { error: AUTH_FAILED.into(), code: 4001 },
+        ),
+        (
+            r#"{"id":"1","result":"pong"}"#,
+            ServerMessage::Answer { id: "1".into(), outcome: Ok(json!("pong")) },
+        ),
+        (
+            r#"{"id":1,"result":{},"error":null}"#,
+            ServerMessage::Answer { id: "1".into(), outcome: Ok(json!({})) },
+        ),
+        (r#"{"id":"1","error":"no"}"#, ServerMessage::Answer { id: "1".into(), outcome: Err("no".into()) }),
         (r#"{"id":"1","event":"text","data":"hi"}"#, event(StreamEvent::Text("hi".into()))),
         (
             r#"{"id":"1","event":"tool_use","data":{"id":"c","name":"echo","input":{"text":"hi"}}}"#,
@@ -88,8 +97,8 @@ fn frames_are_understood() {
         ),
         (r#"{"id":"s","event":"clear","seq":7}"#, numbered(7, None, false, StreamEvent::Clear)),
         (r#"{"id":"s","event":"deleted","seq":8}"#, numbered(8, None, false, StreamEvent::Deleted)),
-        ("[]", Told::Unknown),
-        ("{", Told::Unknown),
+        ("[]", ServerMessage::Unknown),
+        ("{", ServerMessage::Unknown),
     ] {
         assert_eq!(read(frame), told, "{frame}");
     }

@@ -25,7 +25,7 @@ use crate::conversation::session::{Batch, Limits, Recovery, Session, Submission}
 use crate::conversation::transcript::{STEP_JOINT, Transcript};
 use crate::conversation::turn::Work;
 use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
-use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
+use crate::dialect::{Action, Dialect, DialectSetup, Frame, Input, Turn};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{ConnectionId, Owner, Seq, SessionKey, Ticket};
 use crate::principal::Principal;
@@ -166,11 +166,11 @@ impl World {
         self.connections += 1;
         Peer {
             id: ConnectionId(self.connections),
-            dialect: OpenClaw::new(Setup {
+            dialect: OpenClaw::new(DialectSetup {
                 subscriptions: 4,
                 handshake_deadline: Timestamp::from_millis(u64::MAX),
                 tick_interval: std::time::Duration::from_secs(1_000_000),
-                ..Setup::default()
+                ..DialectSetup::default()
             }),
             tickets: 0,
             way: Way::default(),

@@ -22,7 +22,7 @@
 //! as one `stream.chunk` before its end, that of all steps together, and its thoughts not at all; of what
 //! is longer than [`WHOLE_BYTES_MAX`] it is told as soon as there is so much. A subscription that begins
 //! within a prompt begins with `stream.start`, all text so far, and `tool.status` running of each call that
-//! is being made ([`Told::begin`]).
+//! is being made ([`StreamState::begin`]).
 //!
 //! Every payload has the number of its event in the session's log, `sessionSeq`: who has the last of
 //! them goes on from there with `session.resume`. The end of a run takes several numbers, and its two
@@ -343,7 +343,7 @@ fn shared(session: &str, published: &Published) -> Words {
             words.push((SESSION_STOPPED, stopped(session, "deleted", *seq)));
             words.push(status(TERMINATED, None, None));
         }
-        // By hand, or by `Told` for each, or nobody's business.
+        // By hand, or by `StreamState` for each, or nobody's business.
         Event::Text(_)
         | Event::Thought(_)
         | Event::ToolCalled(_)
@@ -391,7 +391,7 @@ fn stopped(session: &str, reason: &str, seq: Seq) -> Value {
 
 /// What is not the same for all who are told of a session: what one road was told so far.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct StreamState {
     /// How many chunks of prompts under way.
     chunks: HashMap<RunId, u64>,
     /// The calls under way.
@@ -408,7 +408,7 @@ struct Held {
     step_at: usize,
 }
 
-impl Told {
+impl StreamState {
     /// The words for an event, as this road is told them. Nothing of it up to the number `after`.
     /// `is_whole`: the text of its prompt is told in one piece.
     pub(super) fn tell(
