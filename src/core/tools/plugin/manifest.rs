@@ -105,6 +105,7 @@ fn line_at(text: &str, offset: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::plugin::HostFunction;
     use proptest::prelude::*;
 
     #[test]
@@ -118,7 +119,7 @@ mod tests {
                 version: Some("0.1.0".to_owned()),
                 description: Some("tells the time".to_owned()),
                 idempotent: true,
-                capabilities: vec![Capability::HostFunction("clock".to_owned())],
+                capabilities: vec![Capability::HostFunction(HostFunction::Clock)],
             }
         );
         assert_eq!(Manifest::parse("x.toml", "").unwrap(), Manifest::default());
