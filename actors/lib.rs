@@ -25,7 +25,8 @@
 //! Messages live with the actor that receives them. What serves all actors is in [`runtime`]: who answers
 //! which command ([`runtime::dispatch`]), how a client is told ([`runtime::deliver`]), how an actor says how it
 //! is ([`runtime::observe`]), how a parent hears of a child's end ([`runtime::supervision`]). What the
-//! operating system offers is in [`host`], the routes of the port in [`http`].
+//! operating system offers is in [`host`], the routes of the port in [`http`], requests to other hosts in
+//! [`outbound`].
 
 pub mod agent_supervisor;
 pub mod configuration;
@@ -40,6 +41,7 @@ pub mod hub;
 pub mod listener;
 pub mod nodes;
 pub mod operator;
+pub mod outbound;
 pub mod plugin;
 pub mod provider_supervisor;
 pub mod runtime;

@@ -64,6 +64,10 @@ use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::nodes::Nodes;
 use crate::operator::{self, Admin, Drain, GetInfo};
+use crate::outbound::fetch::Fetcher;
+use crate::outbound::resolver::Resolver;
+use crate::outbound::tls::client_config;
+use crate::plugin::HostServices;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::arbiters::Arbiters;
@@ -237,6 +241,10 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
+        .with_services(HostServices {
+            fetcher: Some(Fetcher::new(Resolver::default(), client_config(None)?)),
+            store: Some(store.clone()),
+        })
         .with_compiler(setup.compiler.clone());
     let tools = sandbox.tools();
     let sandbox = sandbox.start();

@@ -62,9 +62,9 @@ async fn what_can_not_be_committed_is_not_gone_over_to_and_the_last_good_one_is_
         name: "lost".into(),
         path: Some("lost.wasm".into()),
         capabilities: None,
-        timeout: Duration::from_secs(1),
-        memory_mb: 1,
-        fuel: 1,
+        secrets: std::collections::BTreeMap::new(),
+        limits: clawmux_core::tools::plugin::CallLimits::default(),
+        concurrent_calls: 0,
         approval: clawmux_core::config::Approval::Never,
     });
     assert!(adopt(&lost, None).await.unwrap_err().message.contains("lost.wasm"));

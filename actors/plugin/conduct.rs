@@ -12,9 +12,11 @@ use tokio::time::{sleep, timeout};
 
 use super::answer::Answer;
 use super::calling::WAIT_MAX;
+use super::host_side::HostSide;
 use super::load::LOAD_MAX;
 use crate::sandbox::cache::Cache;
 use crate::sandbox::engine::{Engine, Failure, Interrupt};
+use crate::sandbox::host::call::Asking;
 use crate::sandbox::source::Package;
 
 /// What a call that was called off is recorded with.
@@ -34,6 +36,8 @@ pub(super) struct Job {
     pub(super) begun: oneshot::Sender<()>,
     /// Gone where the call was called off.
     pub(super) wanted: Weak<()>,
+    /// Where the guest's questions to the host go.
+    pub(super) asking: Asking,
     /// Takes what can end the guest.
     pub(super) entered: oneshot::Sender<Interrupt>,
     pub(super) done: oneshot::Sender<Done>,
@@ -42,7 +46,7 @@ pub(super) struct Job {
 impl Job {
     /// Makes the call. Blocks.
     pub(super) fn run(self) {
-        let Self { package, cache, engine, input, begun, wanted, entered, done } = self;
+        let Self { package, cache, engine, input, begun, wanted, asking, entered, done } = self;
         // Nobody listens where the actor is gone, or the call was given up.
         if done.is_closed() || begun.send(()).is_err() {
             let _ = done.send(Done { engine, compiled: false, result: Err(Failure::Interrupted) });
@@ -55,7 +59,7 @@ impl Job {
         };
         let over = match engine {
             Ok(mut engine) => {
-                let result = engine.call("handle_tool_call", &input, |handle| {
+                let result = engine.call("handle_tool_call", &input, Some(asking), |handle| {
                     let _ = entered.send(handle);
                 });
                 Done { engine: Some(engine), compiled, result }
@@ -85,9 +89,10 @@ pub(super) struct Ended {
 }
 
 /// Answers a call at its end or its time limit, or ends it where nobody waits for it any more, and then waits
-/// until the thread has let go of the guest.
+/// until the thread has let go of the guest. Meanwhile `host` answers what the guest asks.
 pub(super) async fn conduct(
     package: Arc<Package>,
+    host: HostSide,
     mut entered: oneshot::Receiver<Interrupt>,
     mut done: oneshot::Receiver<Done>,
     mut reply: oneshot::Sender<Answer>,
@@ -116,9 +121,11 @@ pub(super) async fn conduct(
                 Either::Right(_) => ABORTED,
             }
         });
-        match select(&mut done, cut_off).await {
+        let answering = pin!(host.answer());
+        match select(&mut done, select(cut_off, answering)).await {
             Either::Left((done, _)) => Ok(done),
-            Either::Right((why, _)) => Err(why),
+            Either::Right((Either::Left((why, _)), _)) => Err(why),
+            Either::Right((Either::Right((never, _)), _)) => match never {},
         }
     };
     let took = entered_at.elapsed();
@@ -141,6 +148,10 @@ pub(super) async fn conduct(
         }
         Err(Failure::OutOfMemory) => {
             Answer::error(format!("plugin {name} ran out of memory (limit {} MiB)", limits.memory_mb))
+        }
+        Err(Failure::Oversize(bytes)) => {
+            let limit = limits.output_bytes;
+            Answer::error(format!("plugin {name} answered with {bytes} bytes (limit {limit})"))
         }
         Err(Failure::Interrupted) if reply.is_closed() => Answer::error(ABORTED),
         Err(Failure::Interrupted) => Answer::error(too_long),

@@ -82,8 +82,9 @@ pub(super) fn load(
     let package = source.read(name, entry)?;
     let (mut engine, _loading) = Engine::load(&package, cache, wanted)
         .map_err(|why| why.code().error(format!("plugin {name}: {why}")))?;
-    let output =
-        engine.call("describe", b"{}", |_| ()).map_err(|failure| fail(format!("describe {failure}")))?;
+    let output = engine
+        .call("describe", b"{}", None, |_| ())
+        .map_err(|failure| fail(format!("describe {failure}")))?;
     if output.len() > DESCRIPTION_BYTES_MAX {
         return Err(fail(format!(
             "describe answers with {} bytes, more than {DESCRIPTION_BYTES_MAX}",

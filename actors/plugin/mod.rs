@@ -10,6 +10,7 @@
 mod answer;
 mod calling;
 mod conduct;
+mod host_side;
 mod load;
 
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ use actix::{
 };
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{CallId, PluginName};
+use clawmux_core::ids::PluginName;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
@@ -31,15 +32,18 @@ use crate::runtime::observe::{Observe, Observed};
 use crate::runtime::supervision::Guard;
 use crate::sandbox::cache::Cache;
 use crate::sandbox::engine::Engine;
+use crate::sandbox::host::call::{Asking, Origin};
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{Package, Source};
 
 pub use answer::Answer;
 pub use calling::{Calling, Progress, WAIT_MAX};
+pub use host_side::HostServices;
 pub use load::{LOAD_MAX, LOAD_WAIT_MAX, LOADS_MAX, Loaded, Loading, attempt, settled};
 
 use calling::Called;
 use conduct::{Ended, Job, conduct};
+use host_side::HostSide;
 use load::load;
 
 /// The most calls that may wait for one plugin.
@@ -58,6 +62,8 @@ pub struct Surroundings {
     pub loaders: Pool,
     /// Where compiled code comes from.
     pub cache: Arc<Cache>,
+    /// What guests may ask of.
+    pub services: HostServices,
 }
 
 /// A loaded plugin, or one on its way there.
@@ -69,8 +75,8 @@ pub struct Plugin {
     loading: watch::Sender<Loading>,
     package: Option<Arc<Package>>,
     idle: Vec<Engine>,
-    /// The inputs of calls that wait for their turn.
-    waiting: VecDeque<(Vec<u8>, Called)>,
+    /// The calls that wait for their turn.
+    waiting: VecDeque<(Origin, Vec<u8>, Called)>,
     running: usize,
     retiring: bool,
     figures: Figures,
@@ -93,8 +99,8 @@ struct Figures {
 #[derive(Debug, Message)]
 #[rtype(result = "Calling")]
 pub struct Call {
-    /// Which call it is.
-    pub id: CallId,
+    /// What it is for.
+    pub origin: Origin,
     /// The tool's input, as JSON.
     pub input: Vec<u8>,
 }
@@ -131,9 +137,13 @@ impl Plugin {
         }
     }
 
-    /// Calls at the same time: half the threads, so that one plugin never has them all.
+    /// Calls at the same time: as many as its entry says, or half the threads, so that one plugin never has
+    /// them all.
     fn running_max(&self) -> usize {
-        (self.surroundings.pool.threads_max() / 2).max(1)
+        match self.entry.as_ref().map_or(0, |entry| entry.concurrent_calls) {
+            0 => (self.surroundings.pool.threads_max() / 2).max(1),
+            calls => calls,
+        }
     }
 
     fn load(&mut self, ctx: &mut Context<Self>) {
@@ -206,14 +216,14 @@ impl Plugin {
             Loading::Failed(error) => Some(error.message.clone()),
         };
         while self.running < self.running_max() {
-            let Some((input, called)) = self.waiting.pop_front() else { break };
+            let Some((origin, input, called)) = self.waiting.pop_front() else { break };
             if called.reply.is_closed() {
                 continue;
             }
             match (&failed, &self.package) {
                 (None, Some(package)) => {
                     let package = Arc::clone(package);
-                    self.run(input, called, package, ctx);
+                    self.run(origin, input, called, package, ctx);
                 }
                 (failed, _) => {
                     let why = failed.as_deref().unwrap_or("plugin could not be loaded");
@@ -226,8 +236,18 @@ impl Plugin {
         }
     }
 
-    fn run(&mut self, input: Vec<u8>, called: Called, package: Arc<Package>, ctx: &mut Context<Self>) {
+    fn run(
+        &mut self,
+        origin: Origin,
+        input: Vec<u8>,
+        called: Called,
+        package: Arc<Package>,
+        ctx: &mut Context<Self>,
+    ) {
         let Called { begun, reply, wanted } = called;
+        let rights = Arc::clone(&package.rights);
+        let (to, host) = HostSide::new(origin.session.clone(), rights, self.surroundings.services.clone());
+        let asking = Asking { origin, to, pool: self.surroundings.pool.clone() };
         let (entered_sender, entered) = oneshot::channel();
         let (done_sender, done) = oneshot::channel();
         let job = Job {
@@ -237,6 +257,7 @@ impl Plugin {
             input,
             begun,
             wanted,
+            asking,
             entered: entered_sender,
             done: done_sender,
         };
@@ -246,7 +267,7 @@ impl Plugin {
             return;
         }
         self.running += 1;
-        let conduct = conduct(package, entered, done, reply);
+        let conduct = conduct(package, host, entered, done, reply);
         ctx.spawn(conduct.into_actor(self).map(|ended, act, ctx| {
             act.running -= 1;
             act.ended(ended);
@@ -283,14 +304,14 @@ impl Actor for Plugin {
 impl Handler<Call> for Plugin {
     type Result = MessageResult<Call>;
 
-    fn handle(&mut self, Call { id, input }: Call, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Call { origin, input }: Call, ctx: &mut Self::Context) -> Self::Result {
         let name = self.name.clone();
         if self.waiting.len() >= WAITING_MAX {
             let busy = format!("plugin {name} is busy: {WAITING_MAX} calls wait already, try again later");
-            return MessageResult(Calling::refused(name, id, busy));
+            return MessageResult(Calling::refused(name, origin.call, busy));
         }
-        let (calling, called) = Calling::new(name, id);
-        self.waiting.push_back((input, called));
+        let (calling, called) = Calling::new(name, origin.call.clone());
+        self.waiting.push_back((origin, input, called));
         self.next(ctx);
         MessageResult(calling)
     }
@@ -340,6 +361,9 @@ impl Handler<Observe> for Plugin {
                     "timeout_ms": package.limits.timeout.as_millis(),
                     "memory_mb": package.limits.memory_mb,
                     "fuel": package.limits.fuel,
+                    "output_bytes": package.limits.output_bytes,
+                    "host_calls": package.limits.host_calls,
+                    "http_bytes": package.limits.http_bytes,
                 })),
                 "module_bytes": package.map(|package| package.module.len()),
                 "capabilities": package

@@ -1,19 +1,16 @@
 //! What a call of a model is made of: where it goes, and how long each part of it may take.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clawmux_core::access::Secret;
 use clawmux_core::config;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::Error;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
+use rustls::ClientConfig;
 
-use crate::host::regular_file;
+use crate::outbound::tls::client_config;
 
 /// How long each part of a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +73,7 @@ impl Endpoint {
     pub(crate) fn new(name: &str, provider: &config::Provider) -> Result<Self, Error> {
         let https = provider.base_url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
         let tls = if https && provider.kind != ProviderKind::Offline {
-            Some(tls(provider.ca_file.as_deref()).map_err(|mut error| {
+            Some(client_config(provider.ca_file.as_deref()).map_err(|mut error| {
                 error.message = format!("provider {name}: {}", error.message);
                 error
             })?)
@@ -92,35 +89,6 @@ impl Endpoint {
             tls,
         })
     }
-}
-
-/// The largest `ca_file`, in bytes: several times all that there is of public roots.
-const CA_BYTES_MAX: u64 = 4 << 20;
-
-/// The public roots, and those of `ca_file`.
-fn tls(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, Error> {
-    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    if let Some(path) = ca_file {
-        let bad = |why: String| ErrorCode::InvalidRequest.error(format!("ca_file {}: {why}", path.display()));
-        let pem = regular_file::read(path, CA_BYTES_MAX).map_err(|why| bad(why.to_string()))?;
-        let before = roots.len();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|why| bad(why.to_string()))?;
-            roots.add(certificate).map_err(|why| bad(why.to_string()))?;
-        }
-        if roots.len() == before {
-            return Err(bad("holds no PEM certificate".into()));
-        }
-    }
-    let ring = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(ring)
-        .with_safe_default_protocol_versions()
-        .map_err(|why| ErrorCode::Internal.error(format!("tls: {why}")))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    // One connection per stream: a stream of tokens gains nothing from HTTP/2.
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
 }
 
 /// A model and where it is.

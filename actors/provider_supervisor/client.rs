@@ -22,8 +22,9 @@ use futures::stream::LocalBoxStream;
 use rustls::ClientConfig;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::dial::{self, Dial};
 use super::{Deadlines, Endpoint};
+use crate::outbound::dial::{self, Dial};
+use crate::outbound::resolver::Resolver;
 
 /// How long a connection is used at all, so that a change in the DNS is followed.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -295,7 +296,14 @@ async fn let_go(cached: Rc<Cached>) {
 
 fn build(key: &Key) -> Client {
     let connector = Connector::new()
-        .connector(Dial { tls: key.tls.clone(), deadline: key.connect })
+        // A provider's address is the operator's to choose.
+        .connector(Dial {
+            tls: key.tls.clone(),
+            deadline: key.connect,
+            resolver: Resolver::default(),
+            within: None,
+            refuses_cut: false,
+        })
         // Its two steps have a deadline each: this one is never the first.
         .timeout(key.connect.saturating_mul(3))
         // How many calls there are at once is the supervisor's to say.

@@ -11,9 +11,7 @@ mod answer;
 mod call;
 mod charge;
 mod client;
-mod close_delimited;
 pub mod deltas;
-mod dial;
 pub mod probe;
 pub mod shared_budget;
 

@@ -15,7 +15,8 @@ use clawmux_core::provider::{ChatMessage, ChatRequest, Decoder, Delta, encode, h
 use futures::{Stream, StreamExt as _};
 use tokio::time::timeout;
 
-use super::{Deadlines, Endpoint, client, dial};
+use super::{Deadlines, Endpoint, client};
+use crate::outbound::dial;
 
 /// The most tokens of the answer to one prompt: room for a model that thinks first.
 const TRIAL_TOKENS: u32 = 512;

@@ -18,14 +18,12 @@ use extism::{CancelHandle, CompiledPlugin, Manifest, Wasm};
 use super::Limits;
 use super::cache::{Cache, Mark};
 use super::compiler::{self, CompileError};
-use super::host::{self, CallState};
+use super::host;
+use super::host::call::{Asking, CallState};
 use super::source::Package;
 
-/// The most bytes a plugin may answer with.
-pub const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
-
 /// The most bytes of a guest's own error message that are kept.
-const MESSAGE_BYTES_MAX: usize = 4096;
+pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// The host ends a call at its deadline; where the host is late, the runtime does it by itself so
 /// much later.
@@ -44,7 +42,7 @@ pub enum Failure {
     Trapped(String),
     /// It says itself that it failed.
     Reported(String),
-    /// It answered with so many bytes, more than [`OUTPUT_BYTES_MAX`].
+    /// It answered with so many bytes, more than it may.
     Oversize(usize),
 }
 
@@ -57,7 +55,7 @@ impl fmt::Display for Failure {
             Self::Trapped(why) => write!(f, "crashed: {why}"),
             Self::Reported(why) => write!(f, "failed: {why}"),
             Self::Oversize(bytes) => {
-                write!(f, "answered with {bytes} bytes (limit {OUTPUT_BYTES_MAX})")
+                write!(f, "answered with {bytes} bytes, more than output_bytes allows")
             }
         }
     }
@@ -67,6 +65,7 @@ impl fmt::Display for Failure {
 pub struct Engine {
     compiled: Arc<CompiledPlugin>,
     state: Arc<CallState>,
+    limits: Limits,
 }
 
 impl fmt::Debug for Engine {
@@ -86,7 +85,8 @@ impl Engine {
         cache: &Cache,
         wanted: &dyn Fn() -> bool,
     ) -> Result<(Self, Mark), CompileError> {
-        let Limits { timeout, fuel, .. } = package.limits;
+        let limits = package.limits;
+        let Limits { timeout, fuel, .. } = limits;
         let code = cache.code(&package.module, wanted)?;
         let mark = cache.mark();
         let manifest = Manifest::new([Wasm::data(package.module.clone())])
@@ -96,16 +96,16 @@ impl Engine {
         // Finds all it would compile in what was compiled with the same settings.
         let compiled = compiler::builder(manifest)
             .with_fuel_limit(fuel.min(Limits::FUEL_MAX))
-            .with_functions(host::functions(&package.name, &package.grants, &state))
+            .with_functions(host::link(&package.name, &package.rights, &state))
             .with_cache_config(&code.settings)
             .compile()
             .map_err(|error| CompileError::Refused(format!("{error:#}")))?;
-        Ok((Self { compiled: Arc::new(compiled), state }, mark))
+        Ok((Self { compiled: Arc::new(compiled), state, limits }, mark))
     }
 
-    /// Calls `export` with `input` in a fresh instance. `begun` is told how to end the call, just
-    /// before guest code runs. An engine whose call was interrupted is not to be used again: the
-    /// interruption may arrive late.
+    /// Calls `export` with `input` in a fresh instance. What the guest asks of its host goes to `asking`;
+    /// without it, there is nobody to ask. `begun` is told how to end the call, just before guest code runs.
+    /// An engine whose call was interrupted is not to be used again: the interruption may arrive late.
     ///
     /// # Errors
     /// A [`Failure`]. The engine can be used for the next call all the same.
@@ -113,16 +113,28 @@ impl Engine {
         &mut self,
         export: &str,
         input: &[u8],
+        asking: Option<Asking>,
         begun: impl FnOnce(Interrupt),
     ) -> Result<Vec<u8>, Failure> {
-        self.state.reset();
+        self.state.begin(&self.limits, asking);
         let mut instance =
             extism::Plugin::new_from_compiled(&self.compiled).map_err(|error| failure(&error))?;
         begun(Interrupt { handle: instance.cancel_handle(), compiled: Arc::clone(&self.compiled) });
-        match instance.call::<&[u8], &[u8]>(export, input) {
-            Ok(output) if output.len() > OUTPUT_BYTES_MAX => Err(Failure::Oversize(output.len())),
-            Ok(output) => Ok(output.to_vec()),
-            Err(error) => Err(failure(&error)),
+        let called = instance.call::<&[u8], ()>(export, input);
+        let (output, said) = self.state.end();
+        let said =
+            || said.map(|said| Failure::Reported(shortened(String::from_utf8_lossy(&said).into_owned())));
+        match called {
+            Ok(()) => match (said(), output) {
+                (Some(failure), _) => Err(failure),
+                (None, Ok(output)) => Ok(output),
+                (None, Err(bytes)) => Err(Failure::Oversize(bytes)),
+            },
+            Err(error) => match (failure(&error), said()) {
+                // What the guest says is more than that it failed.
+                (Failure::Reported(_) | Failure::Trapped(_), Some(said)) => Err(said),
+                (failure, _) => Err(failure),
+            },
         }
     }
 }
@@ -208,7 +220,7 @@ fn shortened(mut text: String) -> String {
 mod tests {
     use super::*;
     use crate::sandbox::module;
-    use clawmux_core::tools::plugin::Capability;
+    use clawmux_core::tools::plugin::Rights;
 
     /// A package of a tool whose `handle_tool_call` is `body`.
     fn package(rest: &str, body: &str, limits: Limits) -> Package {
@@ -218,18 +230,26 @@ mod tests {
                 (import "extism:host/env" "output_set" (func $output_set (param i64 i64)))
                 (import "extism:host/env" "error_set" (func $error_set (param i64)))
                 (import "extism:host/env" "log_info" (func $log_info (param i64)))
+                (import "extism:host/env" "store_u64" (func $store_u64 (param i64 i64)))
+                (import "extism:host/env" "length" (func $length (param i64) (result i64)))
+                (import "extism:host/env" "free" (func $free (param i64)))
+                (import "extism:host/env" "var_set" (func $var_set (param i64 i64)))
+                (import "extism:host/env" "var_get" (func $var_get (param i64) (result i64)))
+                (import "extism:host/env" "config_get" (func $config_get (param i64) (result i64)))
+                (import "extism:host/env" "http_request" (func $http_request (param i64 i64) (result i64)))
                 {rest}
                 (func (export "describe") (result i32) i32.const 0)
                 (func (export "handle_tool_call") (result i32) {body}))"#
         );
         let module = wat::parse_str(text).unwrap();
-        let inspected = module::inspect(&"x".into(), &module, &limits, &[] as &[Capability]).unwrap();
+        let inspected = module::inspect(&"x".into(), &module, &limits, &Rights::default()).unwrap();
         Package {
             name: "x".into(),
             module,
             inspected,
             manifest: clawmux_core::tools::plugin::Manifest::default(),
             grants: Vec::new(),
+            rights: Arc::default(),
             limits,
         }
     }
@@ -240,8 +260,9 @@ mod tests {
         let package = package(rest, body, limits);
         let mut engine =
             Engine::load(&package, &Cache::new(folder.path().join("cache")), &|| true).unwrap().0;
-        let first = engine.call("handle_tool_call", b"{}", |_| ());
-        let second = engine.call("handle_tool_call", b"{}", |_| ());
+        let input = vec![b' '; 300_000];
+        let first = engine.call("handle_tool_call", &input, None, |_| ());
+        let second = engine.call("handle_tool_call", &input, None, |_| ());
         assert_eq!(first, second, "every call finds the engine and a fresh instance as the first did");
         first
     }
@@ -270,7 +291,59 @@ mod tests {
         let huge = "(call $output_set (call $alloc (i64.const 2000000)) (i64.const 2000000)) i32.const 0";
         assert_eq!(run("", huge), Err(Failure::Oversize(2_000_000)));
         let log = "(loop $l (call $log_info (call $alloc (i64.const 9))) (br $l)) i32.const 0";
-        assert_eq!(run("", log), Err(Failure::OutOfFuel));
+        let calls = "made more calls of the host than host_calls allows".to_owned();
+        assert_eq!(run("", log), Err(Failure::Reported(calls)));
+    }
+
+    /// What a guest does to the sizes of a block at `$p`, which the runtime keeps before it.
+    const FORGE: &str = "(local $p i64) (local.set $p (call $alloc (i64.const 16)))
+        (call $store_u64 (i64.sub (local.get $p) (i64.const 8)) (i64.const 0x7000000070000000))";
+
+    #[test]
+    fn forged_sizes_reach_no_memory_that_is_not_the_guests() {
+        for call in [
+            "(call $log_info (local.get $p))",
+            "(call $error_set (local.get $p))",
+            "(call $output_set (local.get $p) (i64.const 1000000))",
+            "(call $output_set (local.get $p) (call $length (local.get $p)))",
+            "(call $var_set (local.get $p) (local.get $p))",
+            "(drop (call $var_get (local.get $p)))",
+            "(drop (call $config_get (local.get $p)))",
+            "(drop (call $http_request (local.get $p) (local.get $p)))",
+            // The next block is carved out of what the guest says is free.
+            "(call $free (local.get $p)) (drop (call $alloc (i64.const 300000)))
+                (call $output_set (local.get $p) (i64.const 300000))",
+        ] {
+            let over = run("", &format!("{FORGE} {call} i32.const 0"));
+            match over {
+                Ok(output) => assert!(output.len() <= 1_000_000, "{call}"),
+                Err(Failure::Reported(why)) => assert!(!why.is_empty(), "{call}"),
+                Err(Failure::Oversize(bytes)) => assert_eq!(bytes, 0x7000_0000, "{call}"),
+                Err(Failure::Trapped(_)) => {}
+                Err(why) => panic!("{call}: {why}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_guest_that_overwrites_all_it_can_reach_breaks_only_itself() {
+        let everywhere = "(local $at i64)
+            (loop $l
+                (call $store_u64 (local.get $at) (i64.const 0x7fffffff7fffffff))
+                (local.set $at (i64.add (local.get $at) (i64.const 8)))
+                (br_if $l (i64.lt_u (local.get $at) (i64.const 200000))))";
+        for call in [
+            "(call $log_info (i64.const 65600))",
+            "(call $error_set (i64.const 65600))",
+            "(call $output_set (i64.const 65600) (i64.const 1000000))",
+            "(call $output_set (i64.const 4294967295) (i64.const 1000000))",
+            "(drop (call $var_get (call $alloc (i64.const 100000))))",
+            "(call $error_set (call $alloc (i64.const 100000)))",
+        ] {
+            let _ = run("", &format!("{everywhere} {call} i32.const 0"));
+            // Before the host hands over the input.
+            let _ = run(&format!("(func $s {everywhere}) (start $s)"), &format!("{call} i32.const 0"));
+        }
     }
 
     #[test]
@@ -291,11 +364,13 @@ mod tests {
         std::thread::scope(|scope| {
             let (sender, handles) = std::sync::mpsc::channel();
             let other = sender.clone();
-            let first = scope
-                .spawn(move || first.call("handle_tool_call", b"{}", |handle| sender.send(handle).unwrap()));
+            let first = scope.spawn(move || {
+                first.call("handle_tool_call", b"{}", None, |handle| sender.send(handle).unwrap())
+            });
             let ended = handles.recv().unwrap();
-            let second = scope
-                .spawn(move || second.call("handle_tool_call", b"{}", |handle| other.send(handle).unwrap()));
+            let second = scope.spawn(move || {
+                second.call("handle_tool_call", b"{}", None, |handle| other.send(handle).unwrap())
+            });
             let running = handles.recv().unwrap();
             // Nobody asked first, as if asking had been lost.
             while !first.is_finished() {

@@ -23,27 +23,4 @@ pub mod module;
 pub mod pool;
 pub mod source;
 
-use std::time::Duration;
-
-/// What one call may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// How long it may run.
-    pub timeout: Duration,
-    /// The most memory, in mebibytes, its own and what it is handed.
-    pub memory_mb: u32,
-    /// The most fuel; about one unit a WASM instruction.
-    pub fuel: u64,
-}
-
-impl Limits {
-    /// No call gets more fuel than this, whatever is configured: time does not bound a module's
-    /// start function, so fuel has to (a minute or two of it).
-    pub const FUEL_MAX: u64 = 100_000_000_000;
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { timeout: Duration::from_secs(5), memory_mb: 64, fuel: 1_000_000_000 }
-    }
-}
+pub use clawmux_core::tools::plugin::CallLimits as Limits;

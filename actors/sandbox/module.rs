@@ -6,7 +6,7 @@
 
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
-use clawmux_core::tools::plugin::Capability;
+use clawmux_core::tools::plugin::Rights;
 use wasmparser::{ExternalKind, Parser, Payload, TableInit, TypeRef, Validator, WasmFeatures};
 
 use super::{Limits, host};
@@ -56,7 +56,7 @@ pub fn inspect(
     plugin: &PluginName,
     module: &[u8],
     limits: &Limits,
-    grants: &[Capability],
+    rights: &Rights,
 ) -> Result<Inspected, Error> {
     let refuse = |code: ErrorCode, why: String| Err(code.error(format!("plugin {plugin}: {why}")));
     if module.len() > BYTES_MAX {
@@ -76,7 +76,7 @@ pub fn inspect(
         Err(error) => return refuse(ErrorCode::InvalidRequest, format!("the module is not valid: {error}")),
     };
     for (from, name, is_function) in &shape.imports {
-        if let Err(why) = import(from, name, *is_function, grants) {
+        if let Err(why) = import(from, name, *is_function, rights) {
             return refuse(ErrorCode::Forbidden, why);
         }
     }
@@ -137,7 +137,7 @@ pub fn inspect(
     Ok(Inspected { pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX) })
 }
 
-fn import(from: &str, name: &str, is_function: bool, grants: &[Capability]) -> Result<(), String> {
+fn import(from: &str, name: &str, is_function: bool, rights: &Rights) -> Result<(), String> {
     if from.starts_with("wasi") {
         return Err(format!("it imports {from}::{name}: WASI is off, build it for wasm32-unknown-unknown"));
     }
@@ -146,17 +146,7 @@ fn import(from: &str, name: &str, is_function: bool, grants: &[Capability]) -> R
     }
     match from {
         extism::EXTISM_ENV_MODULE if host::KERNEL.contains(&name) => Ok(()),
-        extism::EXTISM_ENV_MODULE if name.starts_with("http_") => {
-            Err(format!("it imports {name}: grants of http are not implemented yet"))
-        }
-        host::NAMESPACE if host::granted(grants, name) => Ok(()),
-        host::NAMESPACE if host::FUNCTIONS.contains(&name) => Err(format!(
-            "it imports the host function {name}, which it was not granted: capabilities = [\"host_function:{name}\"]"
-        )),
-        host::NAMESPACE => Err(format!(
-            "it imports the host function {name}, which does not exist, there is: {}",
-            host::FUNCTIONS.join(", ")
-        )),
+        host::NAMESPACE => host::check_import(name, rights),
         _ => Err(format!("it imports {from}::{name}, which does not exist")),
     }
 }
@@ -226,6 +216,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clawmux_core::tools::plugin::HostFunction;
     use proptest::prelude::*;
 
     /// A tool with these lines in its module.
@@ -237,17 +228,17 @@ mod tests {
         wat::parse_str(text).unwrap()
     }
 
-    fn clock() -> Vec<Capability> {
-        vec![Capability::HostFunction("clock".to_owned())]
+    fn clock() -> Rights {
+        Rights { functions: vec![HostFunction::Clock], ..Rights::default() }
     }
 
     #[test]
     fn a_plain_tool_passes_and_its_memory_counts() {
         let module = tool("(memory 16) (table 10 10 funcref)");
-        let inspected = inspect(&"x".into(), &module, &Limits::default(), &[]).unwrap();
+        let inspected = inspect(&"x".into(), &module, &Limits::default(), &Rights::default()).unwrap();
         assert_eq!(inspected.pages_to_grow, 64 * 16 - 16);
         let module = tool("(memory 16) (func $s) (start $s)");
-        let inspected = inspect(&"x".into(), &module, &Limits::default(), &[]).unwrap();
+        let inspected = inspect(&"x".into(), &module, &Limits::default(), &Rights::default()).unwrap();
         assert_eq!(inspected.pages_to_grow, (64 * 16 - 16) / 2);
     }
 
@@ -289,22 +280,26 @@ mod tests {
             ),
             (tool("(import \"env\" \"abort\" (func))"), "imports env::abort, which does not exist"),
             (tool("(import \"extism:host/env\" \"memory\" (memory 1))"), "which is not a function"),
-            (env("http_request"), "grants of http are not implemented yet"),
             (env("exec"), "extism:host/env::exec, which does not exist"),
             (user("clock"), "imports the host function clock, which it was not granted"),
-            (user("exec"), "the host function exec, which does not exist, there is: clock"),
+            (
+                user("exec"),
+                "the host function exec, which does not exist, there is: clock, random, session_info, memory_search, store_get",
+            ),
+            (user("store_get"), "store_get, which it was not granted: capabilities = [\"store:NAMESPACE\"]"),
         ] {
-            let error = inspect(&"x".into(), &module, &Limits::default(), &[]).unwrap_err();
+            let error = inspect(&"x".into(), &module, &Limits::default(), &Rights::default()).unwrap_err();
             assert!(
                 error.message.starts_with("plugin x: ") && error.message.contains(says),
                 "{says}: {error}"
             );
         }
+        assert!(inspect(&"x".into(), &env("http_request"), &Limits::default(), &Rights::default()).is_ok());
         assert!(inspect(&"x".into(), &user("clock"), &Limits::default(), &clock()).is_ok());
         assert!(inspect(&"x".into(), &user("exec"), &Limits::default(), &clock()).is_err());
         let big = [b"\0asm".as_slice(), &vec![0; BYTES_MAX]].concat();
         assert_eq!(
-            inspect(&"x".into(), &big, &Limits::default(), &[]).unwrap_err().code,
+            inspect(&"x".into(), &big, &Limits::default(), &Rights::default()).unwrap_err().code,
             ErrorCode::TooLarge
         );
     }
@@ -312,12 +307,12 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(), flip in any::<u8>()) {
-            let _ = inspect(&"x".into(), &bytes, &Limits::default(), &[]);
-            let _ = inspect(&"x".into(), &[b"\0asm\x01\0\0\0".as_slice(), &bytes].concat(), &Limits::default(), &[]);
+            let _ = inspect(&"x".into(), &bytes, &Limits::default(), &Rights::default());
+            let _ = inspect(&"x".into(), &[b"\0asm\x01\0\0\0".as_slice(), &bytes].concat(), &Limits::default(), &Rights::default());
             let mut module = tool("(import \"extism:host/env\" \"alloc\" (func)) (memory 1) (table 1 2 funcref)");
             let at = at.index(module.len());
             module[at] ^= flip;
-            let _ = inspect(&"x".into(), &module, &Limits::default(), &[]);
+            let _ = inspect(&"x".into(), &module, &Limits::default(), &Rights::default());
         }
     }
 }

@@ -30,6 +30,8 @@ struct State {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// Threads whose guest waits for its host.
+    waiting: usize,
     closed: bool,
 }
 
@@ -48,10 +50,19 @@ impl Pool {
     /// The most jobs that may wait.
     pub const QUEUE_MAX: usize = 1024;
 
+    /// So many threads there may be besides, while as many wait for somebody else.
+    pub const WAITING_MAX: usize = 64;
+
     /// With at most `threads` threads (at least one).
     pub fn new(threads: usize) -> Self {
         Self(Arc::new(Owner(Arc::new(Shared {
-            state: Mutex::new(State { queue: VecDeque::new(), threads: 0, idle: 0, closed: false }),
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                threads: 0,
+                idle: 0,
+                waiting: 0,
+                closed: false,
+            }),
             work: Condvar::new(),
             threads_max: threads.max(1),
         }))))
@@ -80,26 +91,28 @@ impl Pool {
         if state.queue.len() >= Self::QUEUE_MAX {
             return Err(Full);
         }
-        if state.queue.len() >= state.idle && state.threads < shared.threads_max {
-            let for_thread = Arc::clone(shared);
-            let spawned = std::thread::Builder::new()
-                .name(format!("sandbox-{}", state.threads))
-                .spawn(move || for_thread.work());
-            match spawned {
-                Ok(_) => state.threads += 1,
-                Err(error) if state.threads == 0 => {
-                    tracing::error!(%error, "no thread for the sandbox");
-                    return Err(Full);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, threads = state.threads, "no more threads for the sandbox")
-                }
-            }
-        }
         state.queue.push_back(Box::new(job));
+        shared.start_threads(&mut state);
+        if state.threads == 0 {
+            state.queue.pop_back();
+            return Err(Full);
+        }
         drop(state);
         shared.work.notify_one();
         Ok(())
+    }
+
+    /// Does what waits for somebody else, on a thread of the pool: meanwhile another thread may run a job, of
+    /// [`Self::WAITING_MAX`] more at most.
+    pub fn while_waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let shared = &self.0.0;
+        let mut state = shared.lock();
+        state.waiting += 1;
+        shared.start_threads(&mut state);
+        drop(state);
+        let waited = wait();
+        shared.lock().waiting -= 1;
+        waited
     }
 
     /// How busy it is.
@@ -125,10 +138,30 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Starts a thread where jobs wait that nobody is there for.
+    fn start_threads(self: &Arc<Self>, state: &mut State) {
+        if state.queue.len() <= state.idle || state.threads >= self.threads_max(state) {
+            return;
+        }
+        let for_thread = Arc::clone(self);
+        let name = format!("sandbox-{}", state.threads);
+        match std::thread::Builder::new().name(name).spawn(move || for_thread.work()) {
+            Ok(_) => state.threads += 1,
+            Err(error) => tracing::warn!(%error, threads = state.threads, "no more threads for the sandbox"),
+        }
+    }
+
+    /// The most threads as things are.
+    fn threads_max(&self, state: &State) -> usize {
+        self.threads_max + state.waiting.min(Pool::WAITING_MAX)
+    }
+
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if state.closed {
+            // Who waited is back: one thread is too many.
+            if state.closed || state.threads > self.threads_max(&state) {
+                state.threads -= 1;
                 return;
             }
             if let Some(job) = state.queue.pop_front() {

@@ -5,17 +5,19 @@
 //! loaded at run time has nothing, unless it is the file a configured entry names.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
-use clawmux_core::tools::plugin::{Capability, Manifest};
+use clawmux_core::tools::plugin::{Capability, Manifest, Rights};
 use sha2::{Digest as _, Sha256};
 
-use super::{Limits, host, module};
+use super::{Limits, module};
 
 /// A plugin that ships in the binary.
 #[derive(Clone, Debug)]
@@ -28,9 +30,16 @@ pub struct Embedded {
     pub manifest: Cow<'static, str>,
 }
 
+impl Embedded {
+    /// Whether it is loaded where nobody mentions it.
+    pub fn is_default(&self) -> bool {
+        config::DEFAULT_TOOLS.contains(&self.name)
+    }
+}
+
 macro_rules! embedded {
     ($($name:literal),*) => {
-        /// The plugins that ship in the binary.
+        /// The plugins that ship in the binary: [`config::EMBEDDED_PLUGINS`].
         pub fn embedded() -> Vec<Embedded> {
             vec![$(Embedded {
                 name: $name,
@@ -41,7 +50,7 @@ macro_rules! embedded {
     };
 }
 
-embedded!("echo", "clock");
+embedded!("calc", "clock", "echo", "fetch", "notes");
 
 /// Where one plugin comes from.
 #[derive(Clone, Debug)]
@@ -70,17 +79,24 @@ pub struct Package {
     pub inspected: module::Inspected,
     /// Its manifest, or an empty one.
     pub manifest: Manifest,
-    /// What it is granted.
+    /// What it is granted, as it was written.
     pub grants: Vec<Capability>,
+    /// What it may do by that.
+    pub rights: Arc<Rights>,
     /// What a call may use.
     pub limits: Limits,
 }
 
 impl Package {
-    /// Tells it from any other: module, manifest, grants and limits.
+    /// Tells it from any other: module, manifest, grants with their secrets, and limits.
     pub fn digest(&self) -> [u8; 32] {
-        let about = format!("{:?}{:?}{:?}", self.manifest, self.grants, self.limits);
-        Sha256::new().chain_update(&self.module).chain_update([0]).chain_update(about).finalize().into()
+        let about = format!("{:?}{:?}{:?}", self.manifest, self.rights, self.limits);
+        let mut digest = Sha256::new().chain_update(&self.module).chain_update([0]).chain_update(about);
+        for granted in &self.rights.secrets {
+            // Not shown by `Debug`.
+            digest = digest.chain_update([0]).chain_update(granted.secret.value.expose());
+        }
+        digest.finalize().into()
     }
 }
 
@@ -158,19 +174,35 @@ impl Source {
                 format!("its manifest is for a plugin named {own:?}"),
             ));
         }
-        let limits = granting.map_or_else(Limits::default, |entry| Limits {
-            timeout: entry.timeout,
-            memory_mb: entry.memory_mb,
-            fuel: entry.fuel,
-        });
+        let limits = granting.map_or_else(Limits::default, |entry| entry.limits);
         let grants = match granting.and_then(|entry| entry.capabilities.clone()) {
             Some(granted) => granted,
-            None if asks_is_enough => manifest.capabilities.clone(),
+            None if asks_is_enough => manifest.capabilities.clone().unwrap_or_default(),
             None => Vec::new(),
         };
-        host::check_grants(name, &grants)?;
-        let inspected = module::inspect(name, &module, &limits, &grants)?;
-        Ok(Package { name: name.clone(), module, inspected, manifest, grants, limits })
+        if let Some(asked) = &manifest.capabilities {
+            check_covered(asked, &grants).map_err(|why| fail(ErrorCode::Forbidden, why))?;
+        }
+        let no_secrets = BTreeMap::new();
+        let secrets = granting.map_or(&no_secrets, |entry| &entry.secrets);
+        let rights = Arc::new(Rights::new(&grants, secrets));
+        let inspected = module::inspect(name, &module, &limits, &rights)?;
+        Ok(Package { name: name.clone(), module, inspected, manifest, grants, rights, limits })
+    }
+}
+
+/// Checks that a manifest asks for all that is granted: what nobody needs is a mistake, or somebody's way in.
+fn check_covered(asked: &[Capability], granted: &[Capability]) -> Result<(), String> {
+    let extra = granted.iter().find(|granted| !asked.iter().any(|asked| asked.covers(granted)));
+    match extra {
+        None => Ok(()),
+        Some(extra) if asked.is_empty() => {
+            Err(format!("it is granted {extra}, and its manifest asks for nothing"))
+        }
+        Some(extra) => {
+            let asked: Vec<String> = asked.iter().map(ToString::to_string).collect();
+            Err(format!("it is granted {extra}, and its manifest asks for {} only", asked.join(", ")))
+        }
     }
 }
 
@@ -259,6 +291,7 @@ fn read_file(path: &Path, bytes_max: usize) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clawmux_core::tools::plugin::HostFunction;
     use std::fmt::Write as _;
     use std::os::unix::fs::symlink;
     use std::time::Duration;
@@ -273,21 +306,36 @@ mod tests {
             name: name.into(),
             path,
             capabilities,
-            timeout: Duration::from_secs(1),
-            memory_mb: 8,
-            fuel: 1000,
+            secrets: BTreeMap::new(),
+            limits: Limits { timeout: Duration::from_secs(1), memory_mb: 8, fuel: 1000, ..Limits::default() },
+            concurrent_calls: 0,
         }
     }
 
     fn clock() -> Capability {
-        Capability::HostFunction("clock".to_owned())
+        Capability::HostFunction(HostFunction::Clock)
+    }
+
+    #[test]
+    fn every_embedded_plugin_can_be_read() {
+        let names: Vec<&str> = embedded().iter().map(|embedded| embedded.name).collect();
+        assert_eq!(names, config::EMBEDDED_PLUGINS);
+        for embedded in embedded() {
+            let name = PluginName::from(embedded.name);
+            let package = Source::Embedded(embedded).read(&name, None).unwrap();
+            assert_eq!(package.manifest.name.as_deref(), Some(name.as_str()));
+            assert_eq!(Some(package.grants), package.manifest.capabilities);
+        }
     }
 
     #[test]
     fn committed_modules_have_their_digests() {
         for (embedded, line) in embedded().iter().zip([
-            include_str!("../../plugins/echo/echo.wasm.sha256"),
+            include_str!("../../plugins/calc/calc.wasm.sha256"),
             include_str!("../../plugins/clock/clock.wasm.sha256"),
+            include_str!("../../plugins/echo/echo.wasm.sha256"),
+            include_str!("../../plugins/fetch/fetch.wasm.sha256"),
+            include_str!("../../plugins/notes/notes.wasm.sha256"),
         ]) {
             let mut digest = String::new();
             for byte in Sha256::digest(&embedded.module) {

@@ -29,13 +29,14 @@ use futures::future::{LocalBoxFuture, join_all, ready};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::plugin::{Call, Calling, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, settled};
+use crate::plugin::{Call, Calling, HostServices, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, settled};
 use crate::runtime::ask::Typed;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe_passing};
 use crate::runtime::supervision::{Down, Guard, Restarts};
 use crate::sandbox::cache::Cache;
 use crate::sandbox::compiler::Compiler;
+use crate::sandbox::host::call::Origin;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{self, Embedded, Source};
 
@@ -136,6 +137,7 @@ impl SandboxSupervisor {
                 pool: Pool::new(Pool::threads_for_this_machine()),
                 loaders: Pool::new(LOADS_MAX),
                 cache: Arc::new(Cache::new(home.join("cache"))),
+                services: HostServices::default(),
             },
             home,
             embedded: source::embedded(),
@@ -153,10 +155,10 @@ impl SandboxSupervisor {
         self
     }
 
-    /// With the cache of compiled plugins in `folder` instead of the home.
+    /// With this cache of compiled plugins instead of the home's.
     #[must_use]
-    pub fn with_cache(mut self, folder: PathBuf) -> Self {
-        self.surroundings.cache = Arc::new(Cache::new(folder));
+    pub fn with_cache(mut self, cache: Arc<Cache>) -> Self {
+        self.surroundings.cache = cache;
         self
     }
 
@@ -164,6 +166,13 @@ impl SandboxSupervisor {
     #[must_use]
     pub fn with_compiler(mut self, compiler: Compiler) -> Self {
         self.surroundings.cache = Arc::new(Cache::new(self.home.join("cache")).compiled_by(compiler));
+        self
+    }
+
+    /// With these services for guests to ask of.
+    #[must_use]
+    pub fn with_services(mut self, services: HostServices) -> Self {
+        self.surroundings.services = services;
         self
     }
 
@@ -177,6 +186,11 @@ impl SandboxSupervisor {
     /// The tools that its plugins are, as they come and go.
     pub fn tools(&self) -> Tools {
         self.shared.tools()
+    }
+
+    /// Those that ship in the binary and are loaded where nobody mentions them.
+    fn default_plugins(&self) -> impl Iterator<Item = PluginName> {
+        self.embedded.iter().filter(|embedded| embedded.is_default()).map(|embedded| embedded.name.into())
     }
 
     fn own_source(&self, name: &PluginName) -> Option<Source> {
@@ -254,8 +268,7 @@ impl Actor for SandboxSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
-        let mut names: Vec<PluginName> =
-            self.embedded.iter().map(|embedded| PluginName::from(embedded.name)).collect();
+        let mut names: Vec<PluginName> = self.default_plugins().collect();
         names
             .extend(self.configured.keys().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());
         for name in names {
@@ -298,7 +311,8 @@ impl Handler<CallTool> for SandboxSupervisor {
                 Err(why) => Err(why),
                 Ok((to, input)) => {
                     tracing::debug!(%session, %run, plugin = %name, call = %id, input_bytes = input.len(), "tool call");
-                    let sent = to.send(Call { id: id.clone(), input }).await;
+                    let origin = Origin { session, run, call: id.clone() };
+                    let sent = to.send(Call { origin, input }).await;
                     sent.map_err(|_| format!("plugin {name} crashed, try again"))
                 }
             };

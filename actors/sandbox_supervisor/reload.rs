@@ -114,7 +114,7 @@ impl SandboxSupervisor {
     /// What there is to look at, and what is to be taken away.
     fn compare(&self, configured: &BTreeMap<PluginName, config::Plugin>) -> (Vec<Look>, Vec<PluginName>) {
         let (mut looks, mut gone) = (Vec::new(), Vec::new());
-        let own = self.embedded.iter().map(|embedded| PluginName::from(embedded.name));
+        let own = self.default_plugins();
         let all: BTreeSet<PluginName> =
             own.chain(self.configured.keys().chain(configured.keys()).cloned()).collect();
         for name in all {

@@ -10,7 +10,8 @@ use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
 use super::{
-    Append, Forget, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile, WriteJobs, WriteTokens,
+    Append, Forget, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile, WriteJobs, WritePluginValue,
+    WriteTokens,
 };
 
 /// A change, which stands beside the table it is about.
@@ -45,4 +46,14 @@ macro_rules! written {
     )*};
 }
 
-written!(Append, Forget, RecordUsage, WriteAgents, WriteDevices, WriteFile, WriteJobs, WriteTokens);
+written!(
+    Append,
+    Forget,
+    RecordUsage,
+    WriteAgents,
+    WriteDevices,
+    WriteFile,
+    WriteJobs,
+    WritePluginValue,
+    WriteTokens
+);

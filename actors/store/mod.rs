@@ -32,6 +32,7 @@ mod kept_files;
 mod live;
 mod log_writer;
 mod memories;
+mod plugin_values;
 mod probe;
 mod query;
 mod reader;
@@ -80,6 +81,7 @@ pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJ
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use log_writer::{Append, Delete, LogWriter};
 pub use memories::{Forget, ListMemories, Memory, ReadMemoryTotals, Recall, Remember};
+pub use plugin_values::{ListPluginKeys, PluginNamespace, ReadPluginValue, WritePluginValue};
 pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Stick;

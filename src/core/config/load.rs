@@ -14,21 +14,23 @@ use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Approval, Approvals, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin, Scheduler,
-    Store, Xeno, credentials, models,
+    Approvals, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Scheduler, Store, Xeno,
+    credentials, models, plugins,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
-use crate::ids::{AgentId, PluginName};
+use crate::ids::AgentId;
 use crate::prompt::run_options::PROMPT_COST;
 use crate::provider::meter::Budgets;
 use crate::schedule::Cron;
-use crate::tools::plugin::Capability;
 
 /// The plugins that ship in the binary.
-pub const EMBEDDED_PLUGINS: [&str; 2] = ["echo", "clock"];
+pub const EMBEDDED_PLUGINS: [&str; 5] = ["calc", "clock", "echo", "fetch", "notes"];
+
+/// Those of them that an agent is offered where its `tools` are not written.
+pub const DEFAULT_TOOLS: [&str; 2] = ["echo", "clock"];
 
 /// All that a configuration is made of.
 pub struct Sources<'a> {
@@ -162,8 +164,10 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let (auth, lengths) = credentials::auth(root.section(r, "auth"), r, &mut secrets);
     credentials::check_lengths(&lengths, &gateway.listen, r);
     let mut providers = models::providers(root.section(r, "providers"), r, &mut secrets);
-    let plugins = plugins(root.list(r, "plugins"), r, home);
+    let granted = plugins::secrets(root.section(r, "secrets"), r, &mut secrets);
+    let mut plugins = plugins::plugins(root.list(r, "plugins"), r, home, &granted);
     let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &plugins);
+    plugins::add_embedded(&mut plugins, agents.values().flat_map(|agent| &agent.tools));
 
     let named: BTreeSet<&str> = agents.keys().map(AgentId::as_str).collect();
     let mut default = root.section(r, "default");
@@ -325,55 +329,6 @@ fn normal_origin(text: &str) -> Option<String> {
         && !authority.is_empty()
         && authority.chars().all(plain);
     good.then_some(text)
-}
-
-fn plugins(sections: Vec<Section>, r: &mut Report, home: &Path) -> Vec<Plugin> {
-    let mut plugins: Vec<Plugin> = Vec::new();
-    for mut s in sections {
-        let name = s.text(r, "name", "");
-        check_name(r, &s.origin("name"), &s.name("name"), &name);
-        if plugins.iter().any(|plugin| plugin.name.as_str() == name) {
-            r.complain(&s.origin("name"), format!("plugins: there are two plugins named {name:?}"));
-        }
-        let path = s.optional(r, "path");
-        let at = if path.is_some() { s.origin("path") } else { s.origin("name") };
-        r.origins.insert(format!("plugins.{name}"), at);
-        if path.is_none() && !EMBEDDED_PLUGINS.contains(&name.as_str()) {
-            r.complain(
-                &s.origin("name"),
-                format!(
-                    "plugins.path: missing for {name:?}; only {} ship in the binary",
-                    EMBEDDED_PLUGINS.join(" and ")
-                ),
-            );
-        }
-        let capabilities = s.texts(r, "capabilities", None).map(|texts| {
-            let mut granted = Vec::with_capacity(texts.len());
-            for text in texts {
-                match Capability::parse(&text.value) {
-                    Ok(capability) => granted.push(capability),
-                    Err(why) => r.complain(&text.origin, format!("plugins.capabilities: {name}: {why}")),
-                }
-            }
-            granted
-        });
-        plugins.push(Plugin {
-            name: PluginName::new(name),
-            path: path.map(|path| home.join(path)),
-            capabilities,
-            timeout: s.millis(r, "timeout_ms", 5000),
-            memory_mb: s.integer(r, "memory_mb", 64, 1..=4096) as u32,
-            fuel: s.integer(r, "fuel", 1_000_000_000, 1..=u64::MAX),
-            approval: s.choice(
-                r,
-                "approval",
-                Approval::Never,
-                &[("never", Approval::Never), ("ask", Approval::Ask)],
-            ),
-        });
-        s.finish(r);
-    }
-    plugins
 }
 
 fn bindings(sections: Vec<Section>, r: &mut Report, agents: &BTreeSet<&str>) -> Vec<Binding> {

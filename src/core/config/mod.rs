@@ -15,6 +15,7 @@ mod keys;
 mod layers;
 mod load;
 mod models;
+mod plugins;
 pub mod request;
 mod restart;
 mod section;
@@ -27,7 +28,7 @@ pub use document::{
     HIDDEN, at, differences, edit, is_known, no_such_key, patched, placed, unsaid, unset, value_of_text,
 };
 pub use keys::{Hint, Schema, schema};
-pub use load::{EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
+pub use load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
 pub use models::{default_model, is_base_url, key_variable, url_variable};
 pub use restart::{TAKES_A_RESTART, in_effect, takes_a_restart};
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
@@ -51,7 +52,7 @@ use crate::provider::ProviderKind;
 use crate::provider::meter::Budgets;
 use crate::provider::model::ModelRef;
 use crate::tools::node::NodeTool;
-use crate::tools::plugin::Capability;
+use crate::tools::plugin::{CallLimits, Capability, PluginSecret};
 
 /// Everything.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,12 +163,12 @@ pub struct Plugin {
     pub path: Option<PathBuf>,
     /// What it is granted; none = what the manifest of an embedded plugin asks for, nothing for others.
     pub capabilities: Option<Vec<Capability>>,
-    /// The longest one call may take.
-    pub timeout: Duration,
-    /// The most memory one instance may have, in mebibytes.
-    pub memory_mb: u32,
-    /// The most fuel one call may burn.
-    pub fuel: u64,
+    /// The secrets that its grants name.
+    pub secrets: BTreeMap<String, PluginSecret>,
+    /// What one call may use.
+    pub limits: CallLimits,
+    /// The most calls at the same time; 0 = half of the threads that guests run on.
+    pub concurrent_calls: usize,
     /// Whether its calls wait until somebody approves them. No manifest has a say in it.
     pub approval: Approval,
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::credentials::Secrets;
-use super::load::{EMBEDDED_PLUGINS, check_name};
+use super::load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, check_name};
 use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
 use super::{Agent, Plugin, Provider};
@@ -267,8 +267,8 @@ fn agent(
     let max_tokens = s.integer(r, "max_tokens", 4096, 1..=1_000_000) as u32;
     let soul = home.join(s.text(r, "soul", "SOUL.md"));
     let (mut tools, mut node_tools) = (Vec::new(), Vec::new());
-    match s.texts(r, "tools", Some(&EMBEDDED_PLUGINS)) {
-        None => tools.extend(EMBEDDED_PLUGINS.map(PluginName::from)),
+    match s.texts(r, "tools", Some(&DEFAULT_TOOLS)) {
+        None => tools.extend(DEFAULT_TOOLS.map(PluginName::from)),
         Some(texts) => {
             for text in texts {
                 match NodeTool::parse(&text.value) {

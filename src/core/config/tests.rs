@@ -102,7 +102,7 @@ fn the_sample_is_the_defaults() {
 fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
     let text = sample_with_examples();
     // `token_file` beside `token_env` stands for "instead of".
-    let given = Given { env: vec![("CI_KEY", "key")], ..toml(&text) };
+    let given = Given { env: vec![("CI_KEY", "key"), ("GITHUB_TOKEN", "token")], ..toml(&text) };
     let (_, report) = given.read().unwrap_or_else(|complaints| panic!("{}", lines(&complaints).join("\n")));
     assert_eq!(lines(&report.complaints), Vec::<String>::new());
 
@@ -113,7 +113,7 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
             section = format!("{}[]", name.0);
         } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             section = match name.0.split_once('.') {
-                Some((free @ ("agents" | "providers"), _)) => format!("{free}.*"),
+                Some((free @ ("agents" | "providers" | "secrets"), _)) => format!("{free}.*"),
                 _ => name.0.to_owned(),
             };
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
@@ -124,6 +124,7 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
     let mut missing: Vec<_> = known.difference(&written).collect();
     // Said in the comment of the key beside it.
     missing.retain(|key| !SAMPLE.contains("or key_file, or sha256") || *key != "auth.api_keys[].key_file");
+    missing.retain(|key| !SAMPLE.contains("or value_file, a file") || *key != "secrets.*.value_file");
     assert!(missing.is_empty(), "write these keys into gateway.toml: {missing:?}");
     let unknown: Vec<_> = written.difference(&known).collect();
     assert!(unknown.is_empty(), "gateway.toml writes keys that have no effect: {unknown:?}");
@@ -228,8 +229,8 @@ agent = "man"
 agent = "nobody"
 
 [[plugins]]
-name = "notes"
-capabilities = ["http:https://x", "host_function:clock"]
+name = "mine"
+capabilities = ["http:ftp://x", "host_function:clock"]
 approval = "sometimes"
 [[plugins]]
 name = "echo"
@@ -264,8 +265,11 @@ x = 1
         ("gateway.toml:14:", "expected PROVIDER/MODEL"),
         ("gateway.toml:17:", "there is no agent \"man\"; did you mean \"main\"?"),
         ("gateway.toml:20:", "there is no agent \"nobody\"; there are:"),
-        ("gateway.toml:23:", "plugins.path: missing for \"notes\""),
-        ("gateway.toml:24:", "http grants are not implemented yet; allowed is host_function:clock"),
+        ("gateway.toml:23:", "plugins.path: missing for \"mine\""),
+        (
+            "gateway.toml:24:",
+            "plugins.capabilities: mine: capability \"http:ftp://x\": the scheme is \"ftp\"",
+        ),
         ("gateway.toml:25:", "plugins.approval: expected \"never\" or \"ask\", found \"sometimes\""),
         ("gateway.toml:29:", "two plugins named \"echo\""),
         ("gateway.toml:32:", "budgets.daily: expected a whole number of at least 0, found -1"),
@@ -652,7 +656,7 @@ fn the_schema_has_every_key_of_the_sample_and_no_other() {
     let mut found = BTreeSet::new();
     paths(&schema().json, "", &mut found);
     let text = sample_with_examples();
-    let given = Given { env: vec![("CI_KEY", "key")], ..toml(&text) };
+    let given = Given { env: vec![("CI_KEY", "key"), ("GITHUB_TOKEN", "token")], ..toml(&text) };
     let (_, report) = given.read().unwrap();
     let known: BTreeSet<String> = report.keys.all().map(|(path, _)| path.to_owned()).collect();
     assert_eq!(found, known, "what is read of the sample, which another test compares with its text");
@@ -739,7 +743,7 @@ fn an_edit_changes_what_is_asked_and_nothing_else() {
     );
     let config = toml(&new).config();
     assert_eq!((config.limits.queue, config.memory.episodic_turns, config.budgets.daily), (30, 6, 0));
-    assert_eq!((config.plugins[0].fuel, config.plugins[1].fuel), (10, 20));
+    assert_eq!((config.plugins[0].limits.fuel, config.plugins[1].limits.fuel), (10, 20));
     assert_eq!(config.bindings[0].channel.as_deref(), Some("x"));
     assert!(config.agents.contains_key(&AgentId::from("work")));
     assert!(
@@ -898,4 +902,74 @@ fn what_is_not_said_is_known() {
     let lab = unsaid(&said, "providers");
     assert!(lab.contains(&"providers.lab.ca_file".to_owned()), "{lab:?}");
     assert!(!lab.iter().any(|key| key.contains('*') || key.ends_with(".kind")), "{lab:?}");
+}
+
+#[test]
+fn secrets_of_plugins_come_from_elsewhere_and_go_where_a_grant_says() {
+    let text = r#"
+[secrets.github]
+value_env = "GITHUB_TOKEN"
+prefix = "Bearer "
+[secrets.bot]
+value_env = "BOT_TOKEN"
+place = "path"
+[[plugins]]
+name = "x"
+path = "x.wasm"
+capabilities = ["http:api.github.com/v1", "secret:github@api.github.com", "http:t.example", "secret:bot@t.example"]
+http_bytes = 10
+host_calls = 0
+concurrent_calls = 3
+"#;
+    let given = Given { env: vec![("GITHUB_TOKEN", "geheim-1"), ("BOT_TOKEN", "12:geheim")], ..toml(text) };
+    let config = given.config();
+    let plugin = &config.plugins[0];
+    assert_eq!((plugin.limits.http_bytes, plugin.limits.host_calls, plugin.concurrent_calls), (10, 0, 3));
+    let names: Vec<&str> = plugin.secrets.keys().map(String::as_str).collect();
+    assert_eq!(names, ["bot", "github"]);
+    assert_eq!(plugin.secrets["github"].value.expose(), "geheim-1");
+    assert!(!format!("{config:?}").contains("geheim"));
+
+    let text = r#"
+[secrets.github]
+value_env = "GITHUB_TOKEN"
+[secrets.none]
+[secrets.bad]
+value_env = "BAD"
+place = "path"
+header = "x-key"
+[secrets.odd]
+value_env = "GITHUB_TOKEN"
+header = "a b"
+[[plugins]]
+name = "x"
+path = "x.wasm"
+capabilities = ["secret:githup@x.example", "http:x.example", "secret:github@y.example", "secret:github@*"]
+"#;
+    let complaints = Given { env: vec![("BAD", "a/geheim")], ..toml(text) }.complaints();
+    for says in [
+        "secrets.github: the environment variable GITHUB_TOKEN is not set",
+        "secrets.none: value_env or value_file must say where its value is",
+        "secrets.bad: it has characters that can't stand in a path",
+        "secrets.bad.header: the secret stands in the path",
+        "secrets.odd.header: \"a b\" is not the name of a header",
+        "there is no [secrets.githup], did you mean \"github\"?",
+        "no grant of http allows requests that secret:github@https://y.example/ is for",
+        "a secret goes to one host, not to all",
+    ] {
+        assert!(
+            complaints.iter().any(|line| line.contains(says)),
+            "no complaint {says} in\n{}",
+            complaints.join("\n")
+        );
+    }
+    assert!(!complaints.join("").contains("geheim"));
+}
+
+#[test]
+fn a_plugin_that_ships_is_configured_by_being_named_as_a_tool() {
+    let config = toml("[agents.main]\ntools = [\"fetch\", \"echo\"]").config();
+    let names: Vec<&str> = config.plugins.iter().map(|plugin| plugin.name.as_str()).collect();
+    assert_eq!(names, ["fetch"]);
+    assert_eq!(Config::default().plugins, []);
 }

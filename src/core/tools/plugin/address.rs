@@ -32,7 +32,7 @@ const SPECIAL_V6: &[(Ipv6Addr, u32)] = &[
 ];
 
 /// Whether `address` is public.
-pub fn is_public(address: IpAddr) -> bool {
+pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => match carried(address) {

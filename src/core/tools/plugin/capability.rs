@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::HttpGrant;
+use super::{HttpGrant, SecretGrant, StoreGrant};
 
 /// Something a plugin may be granted, written `type:value`. Everything that is not granted is denied.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +11,10 @@ pub enum Capability {
     HostFunction(HostFunction),
     /// `http:ORIGIN/PATH`: may send HTTP requests there.
     Http(HttpGrant),
+    /// `secret:NAME@ORIGIN/PATH`: its requests there carry this secret.
+    Secret(SecretGrant),
+    /// `store:NAMESPACE`: may keep values there.
+    Store(StoreGrant),
 }
 
 /// A function of the host that is granted by name.
@@ -18,16 +22,28 @@ pub enum Capability {
 pub enum HostFunction {
     /// The current time.
     Clock,
+    /// Lines in the daemon's log.
+    Log,
+    /// Bytes that nobody can guess.
+    Random,
+    /// Which session, agent and owner a call is for.
+    SessionInfo,
+    /// A search of what is remembered for the owner.
+    MemorySearch,
 }
 
 impl HostFunction {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Clock];
+    pub const ALL: [Self; 5] = [Self::Clock, Self::Log, Self::Random, Self::SessionInfo, Self::MemorySearch];
 
     /// Its name, in grants and as guests import it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Clock => "clock",
+            Self::Log => "log",
+            Self::Random => "random",
+            Self::SessionInfo => "session_info",
+            Self::MemorySearch => "memory_search",
         }
     }
 
@@ -43,34 +59,35 @@ impl Capability {
     /// # Errors
     /// Why it is not understood, and what is allowed. A grant that is not understood refuses its plugin.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let refuse = |why: String| {
-            let functions: Vec<&str> = HostFunction::ALL.iter().map(|function| function.name()).collect();
-            let functions = functions.join("|");
-            Err(format!(
-                "capability {text:?}{why}; allowed is http:SCHEME://HOST[:PORT][/PATH], http:HOST, http:*, \
-                 host_function:{functions}"
-            ))
-        };
-        match text.split_once(':') {
+        let read = match text.split_once(':') {
             Some(("host_function", name)) => match HostFunction::of(name) {
                 Some(function) => Ok(Self::HostFunction(function)),
-                None => refuse(format!(": there is no host function {name:?}")),
+                None => Err(format!("there is no host function {name:?}")),
             },
-            Some(("http", target)) => match HttpGrant::parse(target) {
-                Ok(grant) => Ok(Self::Http(grant)),
-                Err(why) => refuse(format!(": {why}")),
-            },
-            Some(("store", _)) => refuse(": store grants are not implemented yet".to_owned()),
-            _ => refuse(" is not understood, it is written TYPE:VALUE".to_owned()),
-        }
+            Some(("http", to)) => HttpGrant::parse(to).map(Self::Http),
+            Some(("secret", what)) => SecretGrant::parse(what).map(Self::Secret),
+            Some(("store", namespace)) => StoreGrant::parse(namespace).map(Self::Store),
+            _ => Err("it is not understood, it is written TYPE:VALUE".to_owned()),
+        };
+        read.map_err(|why| {
+            let functions = HostFunction::ALL.map(HostFunction::name).join("|");
+            format!(
+                "capability {text:?}: {why}; allowed is http:SCHEME://HOST[:PORT][/PATH], http:HOST, http:*, \
+                 secret:NAME@HOST, store:NAMESPACE, host_function:{functions}"
+            )
+        })
     }
 
     /// Whether whoever asks for this may be given `other`: the same, or less of it.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::HostFunction(asked), Self::HostFunction(granted)) => asked == granted,
             (Self::Http(asked), Self::Http(granted)) => asked.covers(granted),
-            _ => false,
+            (Self::Secret(asked), Self::Secret(granted)) => {
+                asked.name == granted.name && asked.to.covers(&granted.to)
+            }
+            // A secret goes along with requests that are asked for; which secrets there are, the operator knows.
+            (Self::Http(asked), Self::Secret(granted)) => asked.covers(&granted.to),
+            (asked, granted) => asked == granted,
         }
     }
 }
@@ -80,6 +97,8 @@ impl fmt::Display for Capability {
         match self {
             Self::HostFunction(function) => write!(f, "host_function:{}", function.name()),
             Self::Http(grant) => write!(f, "http:{grant}"),
+            Self::Secret(grant) => write!(f, "secret:{grant}"),
+            Self::Store(grant) => write!(f, "store:{grant}"),
         }
     }
 }
@@ -88,15 +107,27 @@ impl fmt::Display for Capability {
 mod tests {
     use super::*;
 
+    fn capability(text: &str) -> Capability {
+        Capability::parse(text).unwrap()
+    }
+
     #[test]
     fn grants_read_back_and_others_are_refused_by_name() {
-        for text in ["host_function:clock", "http:https://api.example.com/v1/", "http:*"] {
-            assert_eq!(Capability::parse(text).unwrap().to_string(), text);
+        for text in [
+            "host_function:clock",
+            "http:https://api.example.com/v1/",
+            "http:*",
+            "secret:github@https://api.github.com/",
+            "store:notes",
+        ] {
+            assert_eq!(capability(text).to_string(), text);
         }
         for (text, says) in [
             ("host_function:exec", "no host function \"exec\""),
             ("http:ftp://example.com/", "http or https"),
-            ("store:notes", "store grants are not implemented yet"),
+            ("store:", "a namespace is 1 to 64"),
+            ("store:a/b", "a namespace is 1 to 64"),
+            ("secret:github", "secret:NAME@HOST"),
             ("clock", "not understood"),
             ("", "not understood"),
             ("İİİİ:İ", "not understood"),
@@ -107,10 +138,22 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_of_grant_covers_no_other() {
-        let clock = Capability::parse("host_function:clock").unwrap();
-        let all = Capability::parse("http:*").unwrap();
-        assert!(clock.covers(&clock) && all.covers(&Capability::parse("http:example.com").unwrap()));
-        assert!(!clock.covers(&all) && !all.covers(&clock));
+    fn what_is_asked_for_covers_the_same_and_less() {
+        for (asked, granted, is_covered) in [
+            ("host_function:clock", "host_function:clock", true),
+            ("host_function:clock", "host_function:random", false),
+            ("http:*", "http:example.com", true),
+            ("http:example.com", "http:*", false),
+            ("http:*", "host_function:clock", false),
+            ("store:notes", "store:notes", true),
+            ("store:notes", "store:other", false),
+            ("secret:a@example.com", "secret:a@https://example.com/v1", true),
+            ("secret:a@example.com", "secret:b@example.com", false),
+            ("secret:a@example.com", "http:example.com", false),
+            ("http:*", "secret:a@example.com", true),
+            ("http:example.com/v1", "secret:a@example.com", false),
+        ] {
+            assert_eq!(capability(asked).covers(&capability(granted)), is_covered, "{asked} and {granted}");
+        }
     }
 }

@@ -12,7 +12,7 @@ use url::{Host, Url};
 use super::address;
 
 /// The longest grant and the longest URL, in bytes.
-pub const URL_BYTES_MAX: usize = 8192;
+pub(super) const URL_BYTES_MAX: usize = 8192;
 
 /// `http:SCHEME://HOST[:PORT][/PATH]`, `http:HOST` (https on port 443) or `http:*` (any public host).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

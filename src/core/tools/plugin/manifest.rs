@@ -19,8 +19,8 @@ pub struct Manifest {
     pub description: Option<String>,
     /// Whether a call that was cut off may be made again.
     pub idempotent: bool,
-    /// The capabilities it needs.
-    pub capabilities: Vec<Capability>,
+    /// The capabilities it needs, and no others may be granted to it; none = it does not say.
+    pub capabilities: Option<Vec<Capability>>,
 }
 
 impl Manifest {
@@ -79,7 +79,7 @@ impl Manifest {
                 let list = item.as_array().ok_or_else(|| {
                     format!("capabilities is {}, expected a list of texts", item.type_name())
                 })?;
-                self.capabilities = list.iter().map(capability).collect::<Result<_, _>>()?;
+                self.capabilities = Some(list.iter().map(capability).collect::<Result<_, _>>()?);
             }
             _ => {
                 return Err(format!(
@@ -119,7 +119,7 @@ mod tests {
                 version: Some("0.1.0".to_owned()),
                 description: Some("tells the time".to_owned()),
                 idempotent: true,
-                capabilities: vec![Capability::HostFunction(HostFunction::Clock)],
+                capabilities: Some(vec![Capability::HostFunction(HostFunction::Clock)]),
             }
         );
         assert_eq!(Manifest::parse("x.toml", "").unwrap(), Manifest::default());

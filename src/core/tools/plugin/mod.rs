@@ -2,15 +2,27 @@
 
 mod address;
 mod capability;
+mod host_call;
 mod http_grant;
+mod http_request;
+mod limits;
 mod manifest;
+mod rights;
+mod secret;
+mod store_grant;
 
 use crate::area::area;
 use crate::ids::PluginName;
 
 pub use capability::{Capability, HostFunction};
+pub use host_call::{GetValue, HOST_CALL_BYTES_MAX, ListKeys, SearchMemory, SetValue};
 pub use http_grant::{Denied, HttpGrant, allow};
+pub use http_request::{HttpRequest, REDIRECTS_MAX};
+pub use limits::CallLimits;
 pub use manifest::Manifest;
+pub use rights::Rights;
+pub use secret::{GrantedSecret, PluginSecret, SecretGrant, SecretPlace, inject, redact};
+pub use store_grant::{KEY_BYTES_MAX, LISTED_MAX, QUOTA_BYTES, QUOTA_KEYS, StoreGrant, VALUE_BYTES_MAX};
 
 area! {
     /// What can be asked about plugins.

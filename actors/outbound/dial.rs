@@ -1,13 +1,17 @@
-//! How connections to model providers are made: TCP without delay, TLS where the provider has it, and
-//! above both [`CloseDelimited`].
+//! How connections are made: to an address that was looked at, TCP without delay, TLS where the server has
+//! it, and above both [`CloseDelimited`].
 //!
 //! The TLS is made here since awc's own would be above whatever a connector gives it, and the heads of
-//! responses can only be seen below awc and above TLS. So awc is told `http` for every provider, and
-//! which of them are reached by TLS is decided by their client alone: one that has a TLS configuration
+//! responses can only be seen below awc and above TLS. So awc is told `http` for every server, and
+//! which of them are reached by TLS is decided by the client alone: one that has a TLS configuration
 //! never makes a connection without.
+//!
+//! A name is resolved once, and a connection is made to the addresses of that answer: what a name means a
+//! moment later plays no part.
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -18,6 +22,7 @@ use actix_web::dev::Service;
 use actix_web::rt::net::{ActixStream, Ready};
 use awc::http::Uri;
 use awc::http::uri::{Authority, Scheme};
+use clawmux_core::tools::plugin::{Denied, HttpGrant};
 use futures::future::LocalBoxFuture;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -28,10 +33,11 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::close_delimited::CloseDelimited;
+use super::resolver::Resolver;
 
-/// What awc is given for a provider reached by TLS: the same URL by the scheme `http`, its port named.
+/// What awc is given for a server reached by TLS: the same URL by the scheme `http`, its port named.
 /// What is no such URL stays as it is, for awc to refuse.
-pub(super) fn below_tls(url: &str) -> String {
+pub(crate) fn below_tls(url: &str) -> String {
     let rewritten = || {
         let mut parts = url.parse::<Uri>().ok()?.into_parts();
         let authority = parts.authority?;
@@ -47,11 +53,17 @@ pub(super) fn below_tls(url: &str) -> String {
 
 /// Connects, each time to the first address of the host that answers.
 #[derive(Clone, Debug)]
-pub(super) struct Dial {
+pub(crate) struct Dial {
     /// Connections are made with TLS where it is there.
-    pub(super) tls: Option<Arc<ClientConfig>>,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
     /// For the resolution and the connection together, and again for the TLS handshake.
-    pub(super) deadline: Duration,
+    pub(crate) deadline: Duration,
+    /// Who knows the addresses of a name.
+    pub(crate) resolver: Resolver,
+    /// Which addresses may be connected to; none = all.
+    pub(crate) within: Option<HttpGrant>,
+    /// Whether a body that is cut off is an error.
+    pub(crate) refuses_cut: bool,
 }
 
 impl Service<ConnectInfo<Uri>> for Dial {
@@ -64,7 +76,7 @@ impl Service<ConnectInfo<Uri>> for Dial {
     }
 
     fn call(&self, info: ConnectInfo<Uri>) -> Self::Future {
-        let Self { tls, deadline } = self.clone();
+        let Self { tls, deadline, resolver, within, refuses_cut } = self.clone();
         Box::pin(async move {
             let uri = info.request().clone();
             let host = uri.host().unwrap_or_default();
@@ -75,8 +87,11 @@ impl Service<ConnectInfo<Uri>> for Dial {
                     format!("{what} within {deadline:?}"),
                 ))
             };
-            let tcp = timeout(deadline, connect(&host, info.port()));
-            let tcp = tcp.await.map_err(|_| late("not connected"))??;
+            let tcp = async {
+                let found = resolver.lookup(&host, info.port()).await;
+                connect(reachable(found.map_err(|why| ConnectError::Resolver(why.into()))?, within)?).await
+            };
+            let tcp = timeout(deadline, tcp).await.map_err(|_| late("not connected"))??;
             let transport = match tls {
                 None => Transport::Plain(tcp),
                 Some(config) => {
@@ -87,14 +102,31 @@ impl Service<ConnectInfo<Uri>> for Dial {
                     Transport::Tls(Box::new(handshake.map_err(ConnectError::Io)?))
                 }
             };
-            Ok(Connection::new(uri, CloseDelimited::new(transport)))
+            let stream = CloseDelimited::new(transport);
+            Ok(Connection::new(uri, if refuses_cut { stream.refusing_cut_bodies() } else { stream }))
         })
     }
 }
 
-async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
-    let addresses =
-        tokio::net::lookup_host((host, port)).await.map_err(|why| ConnectError::Resolver(why.into()))?;
+/// Those of a host's addresses that may be connected to.
+///
+/// # Errors
+/// [`Denied`] where there are only others.
+fn reachable(found: Vec<SocketAddr>, within: Option<HttpGrant>) -> Result<Vec<SocketAddr>, ConnectError> {
+    let Some(grant) = within else { return Ok(found) };
+    let denied = found.iter().find(|address| !grant.reaches(address.ip())).copied();
+    let reachable: Vec<SocketAddr> =
+        found.into_iter().filter(|address| grant.reaches(address.ip())).collect();
+    match denied {
+        Some(address) if reachable.is_empty() => {
+            let why = Denied::Private(address.ip()).to_string();
+            Err(ConnectError::Io(io::Error::new(io::ErrorKind::PermissionDenied, why)))
+        }
+        _ => Ok(reachable),
+    }
+}
+
+async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> {
     let mut failed = ConnectError::NoRecords;
     for address in addresses {
         match TcpStream::connect(address).await {
@@ -109,8 +141,8 @@ async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
     Err(failed)
 }
 
-/// A connection's bytes, as the provider sends them.
-pub(super) enum Transport {
+/// A connection's bytes, as the server sends them.
+pub(crate) enum Transport {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }

@@ -30,8 +30,12 @@ const PIECE_BYTES: usize = 4 * 1024;
 /// A client's connection over `S`, on which no request is answered by HTTP/1.1 with a body that ends
 /// with the connection. For requests whose responses have bodies: not HEAD, not CONNECT.
 #[derive(Debug)]
-pub(super) struct CloseDelimited<S> {
+pub(crate) struct CloseDelimited<S> {
     below: S,
+    /// Whether a body that is cut off is an error: actix-http takes it for whole.
+    refuses_cut: bool,
+    /// Whether the body under way ends with the connection.
+    ends_with_connection: bool,
     /// Whether the next read begins or continues a head.
     heading: bool,
     /// What was read but not handed on.
@@ -39,27 +43,49 @@ pub(super) struct CloseDelimited<S> {
 }
 
 impl<S> CloseDelimited<S> {
-    pub(super) fn new(below: S) -> Self {
-        Self { below, heading: false, held: Vec::new() }
+    pub(crate) fn new(below: S) -> Self {
+        Self { below, refuses_cut: false, ends_with_connection: true, heading: false, held: Vec::new() }
     }
 
-    pub(super) fn below(&self) -> &S {
+    /// Reading fails where the connection ends within a body that says how long it is.
+    #[must_use]
+    pub(crate) fn refusing_cut_bodies(self) -> Self {
+        Self { refuses_cut: true, ..self }
+    }
+
+    /// The end of the connection was read.
+    fn ended(&self) -> io::Result<()> {
+        if self.refuses_cut && !self.ends_with_connection {
+            let why = "the connection was closed within the answer";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn below(&self) -> &S {
         &self.below
     }
 }
 
-/// Whether more has to come before `head`, the beginning of a response, can be handed on. Where
-/// nothing has to, it now says HTTP/1.0 if its body ends with the connection.
-fn is_partial(head: &mut [u8]) -> bool {
+/// What the beginning of a response is.
+enum Head {
+    /// More has to come before it can be handed on.
+    Partial,
+    /// A head, or what is none. Whether its body ends with the connection; it then says HTTP/1.0.
+    Whole(bool),
+}
+
+fn look_at(head: &mut [u8]) -> Head {
     let ends_with_connection = {
         let mut fields = [const { std::mem::MaybeUninit::uninit() }; FIELDS_MAX];
         let mut response = httparse::Response::new(&mut []);
         let mut parser = httparse::ParserConfig::default();
         parser.allow_spaces_after_header_name_in_responses(true);
         match parser.parse_response_with_uninit_headers(&mut response, head, &mut fields) {
-            Ok(httparse::Status::Partial) => return true,
+            Ok(httparse::Status::Partial) => return Head::Partial,
             Ok(httparse::Status::Complete(_)) => body_ends_with_connection(&response),
-            Err(_) => false,
+            // The reader judges it.
+            Err(_) => return Head::Whole(true),
         }
     };
     // The parser skips empty lines before it.
@@ -71,7 +97,7 @@ fn is_partial(head: &mut [u8]) -> bool {
             version.copy_from_slice(b"HTTP/1.0");
         }
     }
-    false
+    Head::Whole(ends_with_connection)
 }
 
 fn body_ends_with_connection(response: &httparse::Response<'_, '_>) -> bool {
@@ -95,9 +121,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for CloseDelimited<S> {
             let before = buf.filled().len();
             ready!(Pin::new(&mut this.below).poll_read(cx, buf))?;
             let read = &mut buf.filled_mut()[before..];
-            this.heading = !read.is_empty() && is_partial(read);
-            if !this.heading {
-                return Poll::Ready(Ok(()));
+            match look_at(read) {
+                Head::Partial if !read.is_empty() => {}
+                Head::Partial => {
+                    this.heading = false;
+                    return Poll::Ready(Ok(()));
+                }
+                Head::Whole(ends) => {
+                    (this.heading, this.ends_with_connection) = (false, ends);
+                    return Poll::Ready(Ok(()));
+                }
             }
             this.held.extend_from_slice(read);
             buf.set_filled(before);
@@ -107,11 +140,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for CloseDelimited<S> {
             let mut piece = ReadBuf::new(&mut piece);
             ready!(Pin::new(&mut this.below).poll_read(cx, &mut piece))?;
             this.held.extend_from_slice(piece.filled());
-            this.heading =
-                !piece.filled().is_empty() && is_partial(&mut this.held) && this.held.len() < HEAD_BYTES_MAX;
+            let is_over = piece.filled().is_empty() || this.held.len() >= HEAD_BYTES_MAX;
+            match look_at(&mut this.held) {
+                Head::Partial => this.heading = !is_over,
+                Head::Whole(ends) => (this.heading, this.ends_with_connection) = (false, ends),
+            }
         }
         if this.held.is_empty() {
-            return Pin::new(&mut this.below).poll_read(cx, buf);
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut this.below).poll_read(cx, buf))?;
+            return Poll::Ready(if buf.filled().len() == before { this.ended() } else { Ok(()) });
         }
         let count = this.held.len().min(buf.remaining());
         buf.put_slice(&this.held[..count]);
@@ -205,6 +243,29 @@ mod tests {
             }
         };
         all.now_or_never().expect("nothing is waited for")
+    }
+
+    #[test]
+    fn a_body_that_is_cut_off_fails_where_that_is_wanted() {
+        for (said, is_cut) in [
+            ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx", true),
+            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nx", true),
+            ("HTTP/1.1 200 OK\r\n\r\nx", false),
+            ("HTTP/1.0 200 OK\r\n\r\nx", false),
+            ("HTTP/1.1 20", false),
+            ("SSH", false),
+        ] {
+            for wanted in [true, false] {
+                let mut stream = over([said.as_bytes()]);
+                stream.refuses_cut = wanted;
+                let all = async {
+                    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+                    stream.read_to_end(&mut Vec::new()).await
+                };
+                let over = all.now_or_never().expect("nothing is waited for");
+                assert_eq!(over.is_err(), is_cut && wanted, "{said:?}: {over:?}");
+            }
+        }
     }
 
     const CLOSE_DELIMITED: [&str; 7] = [

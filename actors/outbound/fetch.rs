@@ -1,0 +1,177 @@
+//! A plugin's HTTP request, sent.
+//!
+//! Each hop of it is held against the plugin's grants anew, resolved once, connected to at an address that
+//! the grant reaches, and given the secrets that are for it. A connection is used for one request: a
+//! connection that one grant has opened is never there for another one.
+//!
+//! Deliberately absent: cookies, decompression (what a guest is handed is what it is counted), proxies of
+//! the environment, and retries.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use awc::error::{ConnectError, PayloadError, SendRequestError};
+use awc::http::header::{HeaderName, HeaderValue, LOCATION};
+use awc::{ClientBuilder, ClientResponse, Connector};
+use clawmux_core::tools::plugin::{HttpGrant, HttpRequest, REDIRECTS_MAX, Rights, allow, inject, redact};
+use futures::StreamExt as _;
+use rustls::ClientConfig;
+use url::Url;
+
+use super::dial::{Dial, below_tls};
+use super::resolver::Resolver;
+
+/// For the resolution of a name and the connection together, and again for the TLS handshake.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Sends the requests of plugins.
+#[derive(Clone, Debug)]
+pub struct Fetcher {
+    resolver: Resolver,
+    tls: Arc<ClientConfig>,
+}
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The status code.
+    pub status: u16,
+    /// The headers, names in lower case; several of one name are joined by commas.
+    pub headers: BTreeMap<String, String>,
+    /// The body, as it came.
+    pub body: Vec<u8>,
+}
+
+impl Fetcher {
+    /// Resolves names by `resolver`, and trusts the servers that `tls` does.
+    pub fn new(resolver: Resolver, tls: Arc<ClientConfig>) -> Self {
+        Self { resolver, tls }
+    }
+
+    /// Sends a request and follows where it is redirected; takes as long as it takes. The answer's body has
+    /// at most `body_bytes_max` bytes.
+    ///
+    /// # Errors
+    /// Why there is no answer, in words for whoever wrote the request, without secrets.
+    pub async fn fetch(
+        &self,
+        rights: &Rights,
+        mut request: HttpRequest,
+        body_bytes_max: usize,
+    ) -> Result<Fetched, String> {
+        for _ in 0..=REDIRECTS_MAX {
+            let (url, grant) = allow(&rights.http, &request.url).map_err(|why| why.to_string())?;
+            let host = url.host_str().unwrap_or_default().to_owned();
+            let sent = self.send(rights, grant, &url, &request).await;
+            let mut response = sent.map_err(|why| rights.shown(format!("{host}: {}", in_words(&why))))?;
+            let status = response.status().as_u16();
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            let next = request.clone().redirected(&url, status, location);
+            match next.map_err(|why| rights.shown(format!("{host}: {why}")))? {
+                Some(next) => request = next,
+                None => {
+                    let body = body(&mut response, body_bytes_max).await;
+                    let body = body.map_err(|why| rights.shown(format!("{host}: {why}")))?;
+                    let body = redact(&rights.secrets, &body).into_owned();
+                    return Ok(Fetched { status, headers: headers(&response, rights), body });
+                }
+            }
+        }
+        Err(format!("redirected more than {REDIRECTS_MAX} times"))
+    }
+
+    /// One hop.
+    async fn send(
+        &self,
+        rights: &Rights,
+        grant: &HttpGrant,
+        url: &Url,
+        request: &HttpRequest,
+    ) -> Result<ClientResponse, SendRequestError> {
+        let (mut url, mut sent) = (url.clone(), request.headers.clone());
+        inject(&rights.secrets, &mut url, &mut sent);
+        let is_tls = url.scheme() == "https";
+        let dial = Dial {
+            tls: is_tls.then(|| Arc::clone(&self.tls)),
+            deadline: CONNECT,
+            resolver: self.resolver.clone(),
+            within: Some(grant.clone()),
+            refuses_cut: true,
+        };
+        let connector = Connector::new().connector(dial).timeout(CONNECT * 3);
+        let client = ClientBuilder::new()
+            .connector(connector)
+            .no_default_headers()
+            .disable_redirects()
+            .disable_timeout()
+            .finish();
+        let target = if is_tls { below_tls(url.as_str()) } else { url.to_string() };
+        let method = awc::http::Method::from_bytes(request.method.as_str().as_bytes());
+        let method = method.map_err(|why| SendRequestError::Http(why.into()))?;
+        let mut call = client.request(method, target).no_decompress().force_close();
+        for (name, value) in &sent {
+            let name = HeaderName::from_bytes(name.as_str().as_bytes());
+            let value = HeaderValue::from_bytes(value.as_bytes());
+            let (Ok(name), Ok(mut value)) = (name, value) else { continue };
+            value.set_sensitive(true);
+            call = call.insert_header((name, value));
+        }
+        // Of TLS awc knows nothing, and would name the port that everybody knows.
+        if let Some(host) = url.host_str() {
+            let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+            call = call.insert_header((awc::http::header::HOST, host));
+        }
+        if request.body.is_empty() { call.send().await } else { call.send_body(request.body.clone()).await }
+    }
+}
+
+/// The body, where it is not larger than that.
+async fn body(response: &mut ClientResponse, bytes_max: usize) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(piece) = response.next().await {
+        let piece = piece.map_err(|why| match why {
+            PayloadError::Io(why) | PayloadError::Incomplete(Some(why)) => why.to_string(),
+            why => format!("the answer can't be read ({why})"),
+        })?;
+        if body.len() + piece.len() > bytes_max {
+            return Err(format!("the answer is larger than the {bytes_max} bytes that are left"));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
+}
+
+fn headers(response: &ClientResponse, rights: &Rights) -> BTreeMap<String, String> {
+    let mut headers: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in response.headers() {
+        let value = rights.shown(String::from_utf8_lossy(value.as_bytes()).into_owned());
+        headers
+            .entry(name.as_str().to_owned())
+            .and_modify(|before| {
+                before.push_str(", ");
+                before.push_str(&value);
+            })
+            .or_insert(value);
+    }
+    headers
+}
+
+/// Why a request got no answer.
+fn in_words(error: &SendRequestError) -> String {
+    match error {
+        SendRequestError::Connect(ConnectError::Io(why)) => match why.kind() {
+            io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+            _ => why.to_string(),
+        },
+        SendRequestError::Connect(ConnectError::Resolver(why)) => format!("host not found ({why})"),
+        SendRequestError::Connect(ConnectError::NoRecords) => "host not found".to_owned(),
+        SendRequestError::Connect(ConnectError::Timeout) => format!("not connected within {CONNECT:?}"),
+        SendRequestError::Connect(ConnectError::Disconnected) => "closed without an answer".to_owned(),
+        SendRequestError::Response(why) => format!("answered with what is not HTTP ({why})"),
+        // Told without their own words, which may repeat a header.
+        SendRequestError::Http(_) => "the request can't be sent".to_owned(),
+        why => why.to_string(),
+    }
+}
