@@ -43,7 +43,10 @@ fn socket(config: &Config, home: &Path) -> Vec<String> {
 /// Why plugins that can be read can't be loaded.
 pub(crate) fn plugins(config: &Config, home: &Path) -> Vec<String> {
     let cache = Cache::temporary().compiled_by(Compiler::child());
-    plugin::attempt(&config.plugins, home, &cache).into_iter().map(|error| error.message).collect()
+    plugin::attempt(&config.plugins, &config.sandbox.trusted_keys, home, &cache)
+        .into_iter()
+        .map(|error| error.message)
+        .collect()
 }
 
 /// Checks the configuration against the file system: first complaints, then warnings.
@@ -57,7 +60,11 @@ pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
             complaints.push(format!("providers.{name}.ca_file: {} is not there", path.display()));
         }
     }
-    complaints.extend(source::check(&config.plugins, home).into_iter().map(|error| error.message));
+    complaints.extend(
+        source::check(&config.plugins, &config.sandbox.trusted_keys, home)
+            .into_iter()
+            .map(|error| error.message),
+    );
     for agent in config.agents.values() {
         if agent.soul.exists() && !agent.soul.is_file() {
             complaints.push(format!("agents.{}.soul: {} is not a file", agent.id, agent.soul.display()));

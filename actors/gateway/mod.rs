@@ -245,6 +245,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             fetcher: Some(Fetcher::new(Resolver::default(), client_config(None)?)),
             store: Some(store.clone()),
         })
+        .trusting(config.sandbox.trusted_keys.clone())
         .with_compiler(setup.compiler.clone());
     let tools = sandbox.tools();
     let sandbox = sandbox.start();

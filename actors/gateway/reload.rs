@@ -72,7 +72,9 @@ impl Gateway {
             let reading = config.clone();
             let read = tokio::task::spawn_blocking(move || read(&reading)).await;
             let (agent_configs, endpoints) = read.map_err(|_| lost())??;
-            let plugins = ask(&sandbox, Stage(config.plugins.clone())).await??;
+            let plugins =
+                ask(&sandbox, Stage { plugins: config.plugins.clone(), sandbox: config.sandbox.clone() })
+                    .await??;
             Ok(Prepared { config, agent_configs, endpoints, plugins })
         };
         async move {

@@ -65,6 +65,8 @@ async fn what_can_not_be_committed_is_not_gone_over_to_and_the_last_good_one_is_
         secrets: std::collections::BTreeMap::new(),
         limits: clawmux_core::tools::plugin::CallLimits::default(),
         concurrent_calls: 0,
+        sha256: None,
+        may_be_unsigned: false,
         approval: clawmux_core::config::Approval::Never,
     });
     assert!(adopt(&lost, None).await.unwrap_err().message.contains("lost.wasm"));

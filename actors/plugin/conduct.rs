@@ -6,7 +6,9 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use clawmux_core::tools::plugin::InputSchema;
 use futures::future::{Either, select};
+use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
@@ -31,7 +33,11 @@ pub(super) struct Job {
     pub(super) cache: Arc<Cache>,
     /// None where one is yet to be made.
     pub(super) engine: Option<Engine>,
-    pub(super) input: Vec<u8>,
+    pub(super) input: Value,
+    /// The same as the guest gets it.
+    pub(super) json: Vec<u8>,
+    /// What that has to fit.
+    pub(super) schema: Arc<InputSchema>,
     /// Tells who asked that it begins.
     pub(super) begun: oneshot::Sender<()>,
     /// Gone where the call was called off.
@@ -46,10 +52,14 @@ pub(super) struct Job {
 impl Job {
     /// Makes the call. Blocks.
     pub(super) fn run(self) {
-        let Self { package, cache, engine, input, begun, wanted, asking, entered, done } = self;
+        let Self { package, cache, engine, input, json, schema, begun, wanted, asking, entered, done } = self;
         // Nobody listens where the actor is gone, or the call was given up.
         if done.is_closed() || begun.send(()).is_err() {
             let _ = done.send(Done { engine, compiled: false, result: Err(Failure::Interrupted) });
+            return;
+        }
+        if let Err(why) = schema.check(&input) {
+            let _ = done.send(Done { engine, compiled: false, result: Err(Failure::Misfit(why)) });
             return;
         }
         let compiled = engine.is_none();
@@ -59,7 +69,7 @@ impl Job {
         };
         let over = match engine {
             Ok(mut engine) => {
-                let result = engine.call("handle_tool_call", &input, Some(asking), |handle| {
+                let result = engine.call("handle_tool_call", &json, Some(asking), |handle| {
                     let _ = entered.send(handle);
                 });
                 Done { engine: Some(engine), compiled, result }
@@ -85,6 +95,8 @@ pub(super) struct Ended {
     /// The beginning of what it was answered, where it failed.
     pub(super) error: Option<String>,
     pub(super) cut_off: bool,
+    /// Whether the plugin spoiled it: it trapped, or went over a limit.
+    pub(super) is_spoiled: bool,
     pub(super) took: Duration,
 }
 
@@ -106,7 +118,14 @@ pub(super) async fn conduct(
     let Ok(interrupt) = timeout(WAIT_MAX + LOAD_MAX, &mut entered).await else {
         let error = tell(reply, Answer::error(format!("plugin {name} could not be compiled in time")));
         let compiled = release(entered.await.ok(), &mut done).await;
-        return Ended { engine: None, compiled, error, cut_off: true, took: limits.timeout };
+        return Ended {
+            engine: None,
+            compiled,
+            error,
+            cut_off: true,
+            is_spoiled: false,
+            took: limits.timeout,
+        };
     };
     let entered_at = Instant::now();
     let too_long = format!("plugin {name} took longer than {} ms", limits.timeout.as_millis());
@@ -133,13 +152,19 @@ pub(super) async fn conduct(
         Ok(Ok(done)) => done,
         Ok(Err(_)) => {
             let error = tell(reply, Answer::error(format!("plugin {name} crashed in the sandbox")));
-            return Ended { engine: None, compiled: false, error, cut_off: false, took };
+            return Ended { engine: None, compiled: false, error, cut_off: false, is_spoiled: true, took };
         }
         Err(why) => {
-            let error = tell(reply, Answer::error(why));
+            let (error, is_spoiled) = (tell(reply, Answer::error(why)), why != ABORTED);
             let compiled = release(interrupt.ok(), &mut done).await;
-            return Ended { engine: None, compiled, error, cut_off: true, took: entered_at.elapsed() };
+            let took = entered_at.elapsed();
+            return Ended { engine: None, compiled, error, cut_off: true, is_spoiled, took };
         }
+    };
+    let is_spoiled = match &result {
+        Ok(_) | Err(Failure::Reported(_) | Failure::Misfit(_)) => false,
+        Err(Failure::Interrupted) => !reply.is_closed(),
+        Err(_) => true,
     };
     let answer = match result {
         Ok(output) => Answer::of_output(&output),
@@ -160,7 +185,7 @@ pub(super) async fn conduct(
     let error = tell(reply, answer);
     // The runtime's own, later time limit may be about to strike an engine this slow.
     let engine = engine.filter(|_| took < limits.timeout);
-    Ended { engine, compiled, error, cut_off: false, took }
+    Ended { engine, compiled, error, cut_off: false, is_spoiled, took }
 }
 
 /// Ends the guest and waits until its thread is free; fuel bounds what nothing else ends, such as a

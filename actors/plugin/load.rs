@@ -9,7 +9,8 @@ use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
 use clawmux_core::tools::call::ToolSpec;
-use clawmux_core::tools::plugin::PluginSummary;
+use clawmux_core::tools::plugin::signature::PublicKey;
+use clawmux_core::tools::plugin::{InputSchema, PluginSummary};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -44,14 +45,16 @@ pub enum Loading {
 /// A plugin that can be called, as others see it.
 #[derive(Debug)]
 pub struct Loaded {
+    /// What was loaded.
+    pub package: Arc<Package>,
     /// For lists.
     pub summary: PluginSummary,
     /// For models.
     pub tool: ToolSpec,
+    /// What its input has to fit.
+    pub schema: Arc<InputSchema>,
     /// Whether a call that was cut off may be made again.
     pub idempotent: bool,
-    /// Tells what was loaded, and with which grants and limits, from anything else.
-    pub digest: [u8; 32],
 }
 
 /// What became of loading, once that is settled.
@@ -75,11 +78,12 @@ pub(super) fn load(
     name: &PluginName,
     source: &Source,
     entry: Option<&config::Plugin>,
+    trusted: &[PublicKey],
     cache: &Cache,
     wanted: &dyn Fn() -> bool,
-) -> Result<(Package, Engine, Loaded), Error> {
+) -> Result<(Engine, Loaded), Error> {
     let fail = |why: String| ErrorCode::InvalidRequest.error(format!("plugin {name}: {why}"));
-    let package = source.read(name, entry)?;
+    let package = source.read(name, entry, trusted)?;
     let (mut engine, _loading) = Engine::load(&package, cache, wanted)
         .map_err(|why| why.code().error(format!("plugin {name}: {why}")))?;
     let output = engine
@@ -105,6 +109,8 @@ pub(super) fn load(
         Some(schema @ Value::Object(_)) => schema.clone(),
         Some(_) => return Err(fail("describe's input_schema is not an object".to_owned())),
     };
+    let schema = InputSchema::new(&input_schema)
+        .map_err(|why| fail(format!("describe's input_schema is no JSON Schema: {why}")))?;
     let loaded = Loaded {
         summary: PluginSummary {
             name: name.clone(),
@@ -112,24 +118,25 @@ pub(super) fn load(
             description: manifest.description.clone().unwrap_or_else(|| description.clone()),
             capabilities: package.grants.iter().map(ToString::to_string).collect(),
         },
+        schema: Arc::new(schema),
         tool: ToolSpec { name: name.clone(), description, input_schema },
         idempotent: manifest.idempotent,
-        digest: package.digest(),
+        package: Arc::new(package),
     };
-    Ok((package, engine, loaded))
+    Ok((engine, loaded))
 }
 
 /// What is wrong with the configured plugins, each tried as it is when the daemon starts, where it can be
 /// read at all: for what can't be, see [`source::check`]. `home` is where relative paths start. Blocks,
 /// for as long as it takes to compile them.
-pub fn attempt(plugins: &[config::Plugin], home: &Path, cache: &Cache) -> Vec<Error> {
+pub fn attempt(plugins: &[config::Plugin], trusted: &[PublicKey], home: &Path, cache: &Cache) -> Vec<Error> {
     let embedded = source::embedded();
     let tried = plugins.iter().filter_map(|plugin| {
         let mut plugin = plugin.clone();
         plugin.path = plugin.path.map(|path| home.join(path));
         let source = Source::own(&embedded, &plugin.name, Some(&plugin))?;
-        source.read(&plugin.name, Some(&plugin)).ok()?;
-        let mut error = load(&plugin.name, &source, Some(&plugin), cache, &|| true).err()?;
+        source.read(&plugin.name, Some(&plugin), trusted).ok()?;
+        let mut error = load(&plugin.name, &source, Some(&plugin), trusted, cache, &|| true).err()?;
         if let Some(path) = &plugin.path {
             error.message = format!("{}: {}", path.display(), error.message);
         }

@@ -12,6 +12,7 @@ mod calling;
 mod conduct;
 mod host_side;
 mod load;
+mod quarantine;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,9 +23,10 @@ use actix::{
 };
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::PluginName;
+use clawmux_core::ids::{Owner, PluginName};
 use clawmux_core::time::Timestamp;
-use serde_json::json;
+use clawmux_core::tools::plugin::signature::PublicKey;
+use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use crate::runtime::clock;
@@ -34,7 +36,7 @@ use crate::sandbox::cache::Cache;
 use crate::sandbox::engine::Engine;
 use crate::sandbox::host::call::{Asking, Origin};
 use crate::sandbox::pool::Pool;
-use crate::sandbox::source::{Package, Source};
+use crate::sandbox::source::Source;
 
 pub use answer::Answer;
 pub use calling::{Calling, Progress, WAIT_MAX};
@@ -45,6 +47,7 @@ use calling::Called;
 use conduct::{Ended, Job, conduct};
 use host_side::HostSide;
 use load::load;
+use quarantine::Quarantine;
 
 /// The most calls that may wait for one plugin.
 pub const WAITING_MAX: usize = 64;
@@ -64,6 +67,8 @@ pub struct Surroundings {
     pub cache: Arc<Cache>,
     /// What guests may ask of.
     pub services: HostServices,
+    /// Whose plugins are loaded; none = everybody's.
+    pub trusted: Arc<Vec<PublicKey>>,
 }
 
 /// A loaded plugin, or one on its way there.
@@ -73,12 +78,12 @@ pub struct Plugin {
     entry: Option<config::Plugin>,
     surroundings: Surroundings,
     loading: watch::Sender<Loading>,
-    package: Option<Arc<Package>>,
     idle: Vec<Engine>,
     /// The calls that wait for their turn.
-    waiting: VecDeque<(Origin, Vec<u8>, Called)>,
+    waiting: VecDeque<(Call, Called)>,
     running: usize,
     retiring: bool,
+    quarantine: Quarantine,
     figures: Figures,
     _guard: Guard,
 }
@@ -101,8 +106,10 @@ struct Figures {
 pub struct Call {
     /// What it is for.
     pub origin: Origin,
-    /// The tool's input, as JSON.
-    pub input: Vec<u8>,
+    /// The tool's input.
+    pub input: Value,
+    /// The same as the guest gets it.
+    pub json: Vec<u8>,
 }
 
 /// Take no more calls, finish those there are, then stop.
@@ -127,11 +134,11 @@ impl Plugin {
             entry,
             surroundings,
             loading,
-            package: None,
             idle: Vec::new(),
             waiting: VecDeque::new(),
             running: 0,
             retiring: false,
+            quarantine: Quarantine::default(),
             figures: Figures::default(),
             _guard: guard,
         }
@@ -150,12 +157,12 @@ impl Plugin {
         let (sender, loaded) = oneshot::channel();
         let begun = Instant::now();
         let (name, source, entry) = (self.name.clone(), self.source.clone(), self.entry.clone());
-        let cache = Arc::clone(&self.surroundings.cache);
+        let Surroundings { cache, trusted, .. } = self.surroundings.clone();
         let (turn, has_turn) = oneshot::channel();
         let submitted = self.surroundings.loaders.submit(move || {
             // Nobody listens any more where it took too long, or was unloaded meanwhile.
             if turn.send(()).is_ok() {
-                let loaded = load(&name, &source, entry.as_ref(), &cache, &|| !sender.is_closed());
+                let loaded = load(&name, &source, entry.as_ref(), &trusted, &cache, &|| !sender.is_closed());
                 let _ = sender.send(loaded);
             }
         });
@@ -184,18 +191,12 @@ impl Plugin {
         ctx.spawn(wait.into_actor(self).map(move |result, act, ctx| act.loaded(result, begun, ctx)));
     }
 
-    fn loaded(
-        &mut self,
-        result: Result<(Package, Engine, Loaded), Error>,
-        begun: Instant,
-        ctx: &mut Context<Self>,
-    ) {
+    fn loaded(&mut self, result: Result<(Engine, Loaded), Error>, begun: Instant, ctx: &mut Context<Self>) {
         self.figures.load = begun.elapsed();
         match result {
-            Ok((package, engine, loaded)) => {
+            Ok((engine, loaded)) => {
                 let load_ms = u64::try_from(self.figures.load.as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(plugin = %self.name, load_ms, "plugin loaded");
-                self.package = Some(Arc::new(package));
                 self.idle.push(engine);
                 self.figures.engines += 1;
                 self.loading.send_replace(Loading::Done(Arc::new(loaded)));
@@ -210,23 +211,24 @@ impl Plugin {
 
     /// Lets waiting calls run as far as there is room.
     fn next(&mut self, ctx: &mut Context<Self>) {
-        let failed = match &*self.loading.borrow() {
+        let loaded = match &*self.loading.borrow() {
             Loading::UnderWay => return,
-            Loading::Done(_) => None,
-            Loading::Failed(error) => Some(error.message.clone()),
+            Loading::Done(loaded) => Ok(Arc::clone(loaded)),
+            Loading::Failed(error) => Err(error.message.clone()),
         };
         while self.running < self.running_max() {
-            let Some((origin, input, called)) = self.waiting.pop_front() else { break };
+            let Some((call, called)) = self.waiting.pop_front() else { break };
             if called.reply.is_closed() {
                 continue;
             }
-            match (&failed, &self.package) {
-                (None, Some(package)) => {
-                    let package = Arc::clone(package);
-                    self.run(origin, input, called, package, ctx);
-                }
-                (failed, _) => {
-                    let why = failed.as_deref().unwrap_or("plugin could not be loaded");
+            let owner = call.origin.session.owner();
+            let ready = loaded.clone().and_then(|loaded| match self.quarantined(&owner) {
+                None => Ok(loaded),
+                Some(why) => Err(why),
+            });
+            match ready {
+                Ok(loaded) => self.run(call, called, &loaded, ctx),
+                Err(why) => {
                     let _ = called.reply.send(Answer::error(why));
                 }
             }
@@ -236,25 +238,22 @@ impl Plugin {
         }
     }
 
-    fn run(
-        &mut self,
-        origin: Origin,
-        input: Vec<u8>,
-        called: Called,
-        package: Arc<Package>,
-        ctx: &mut Context<Self>,
-    ) {
+    fn run(&mut self, call: Call, called: Called, loaded: &Loaded, ctx: &mut Context<Self>) {
         let Called { begun, reply, wanted } = called;
+        let package = Arc::clone(&loaded.package);
+        let (session, owner) = (call.origin.session.clone(), call.origin.session.owner());
         let rights = Arc::clone(&package.rights);
-        let (to, host) = HostSide::new(origin.session.clone(), rights, self.surroundings.services.clone());
-        let asking = Asking { origin, to, pool: self.surroundings.pool.clone() };
+        let (to, host) = HostSide::new(session, rights, self.surroundings.services.clone());
+        let asking = Asking { origin: call.origin, to, pool: self.surroundings.pool.clone() };
         let (entered_sender, entered) = oneshot::channel();
         let (done_sender, done) = oneshot::channel();
         let job = Job {
             package: Arc::clone(&package),
             cache: Arc::clone(&self.surroundings.cache),
             engine: self.idle.pop(),
-            input,
+            input: call.input,
+            json: call.json,
+            schema: Arc::clone(&loaded.schema),
             begun,
             wanted,
             asking,
@@ -268,14 +267,25 @@ impl Plugin {
         }
         self.running += 1;
         let conduct = conduct(package, host, entered, done, reply);
-        ctx.spawn(conduct.into_actor(self).map(|ended, act, ctx| {
+        ctx.spawn(conduct.into_actor(self).map(move |ended, act, ctx| {
             act.running -= 1;
-            act.ended(ended);
+            act.ended(&owner, ended);
             act.next(ctx);
         }));
     }
 
-    fn ended(&mut self, ended: Ended) {
+    /// Why no call is made now, where it failed too often.
+    fn quarantined(&self, owner: &Owner) -> Option<String> {
+        let (name, left) = (&self.name, self.quarantine.left(owner, Instant::now())?.as_secs() + 1);
+        Some(format!("plugin {name} is in quarantine for {left} s more: its last calls failed"))
+    }
+
+    fn ended(&mut self, owner: &Owner, ended: Ended) {
+        let is_aborted = ended.cut_off && !ended.is_spoiled;
+        if !is_aborted && let Some(pause) = self.quarantine.over(owner, ended.is_spoiled, Instant::now()) {
+            let pause_s = pause.as_secs();
+            tracing::warn!(plugin = %self.name, pause_s, error = ?ended.error, "plugin in quarantine: its calls keep failing");
+        }
         self.figures.calls += 1;
         self.figures.failures += u64::from(ended.error.is_some());
         if let Some(error) = ended.error {
@@ -304,14 +314,14 @@ impl Actor for Plugin {
 impl Handler<Call> for Plugin {
     type Result = MessageResult<Call>;
 
-    fn handle(&mut self, Call { origin, input }: Call, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, call: Call, ctx: &mut Self::Context) -> Self::Result {
         let name = self.name.clone();
         if self.waiting.len() >= WAITING_MAX {
             let busy = format!("plugin {name} is busy: {WAITING_MAX} calls wait already, try again later");
-            return MessageResult(Calling::refused(name, origin.call, busy));
+            return MessageResult(Calling::refused(name, call.origin.call, busy));
         }
-        let (calling, called) = Calling::new(name, origin.call.clone());
-        self.waiting.push_back((origin, input, called));
+        let (calling, called) = Calling::new(name, call.origin.call.clone());
+        self.waiting.push_back((call, called));
         self.next(ctx);
         MessageResult(calling)
     }
@@ -333,6 +343,11 @@ impl Handler<Observe> for Plugin {
         let (state, error) = match &*self.loading.borrow() {
             Loading::UnderWay => ("loading", None),
             Loading::Done(_) if self.retiring => ("retiring", None),
+            Loading::Done(_) if let Some((owners, left)) = self.quarantine.now(Instant::now()) => {
+                let left = left.as_secs() + 1;
+                let why = format!("its calls keep failing: no more for {left} s, for {owners} of the owners");
+                ("quarantined", Some(why))
+            }
             Loading::Done(_) => ("loaded", None),
             Loading::Failed(error) => ("failed", Some(error.message.clone())),
         };
@@ -340,7 +355,7 @@ impl Handler<Observe> for Plugin {
             Loading::Done(loaded) => Some(loaded.clone()),
             Loading::UnderWay | Loading::Failed(_) => None,
         };
-        let package = self.package.as_deref();
+        let package = loaded.as_ref().map(|loaded| &*loaded.package);
         let approval = self.entry.as_ref().map(|entry| entry.approval).unwrap_or_default();
         Observed::leaf(
             format!("plugin {}", self.name),
@@ -366,6 +381,11 @@ impl Handler<Observe> for Plugin {
                     "http_bytes": package.limits.http_bytes,
                 })),
                 "module_bytes": package.map(|package| package.module.len()),
+                "asks": package.and_then(|package| {
+                    let asks = package.manifest.capabilities.as_ref()?;
+                    Some(asks.iter().map(ToString::to_string).collect::<Vec<_>>())
+                }),
+                "signed_by": package.and_then(|package| package.signer).map(|key| key.to_string()),
                 "capabilities": package
                     .map(|package| package.grants.iter().map(ToString::to_string).collect::<Vec<_>>()),
                 "calls_running": self.running,

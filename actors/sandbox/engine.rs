@@ -42,6 +42,8 @@ pub enum Failure {
     Trapped(String),
     /// It says itself that it failed.
     Reported(String),
+    /// Its input does not fit its schema, and why; it was not called.
+    Misfit(String),
     /// It answered with so many bytes, more than it may.
     Oversize(usize),
 }
@@ -54,6 +56,7 @@ impl fmt::Display for Failure {
             Self::Interrupted => f.write_str("was ended"),
             Self::Trapped(why) => write!(f, "crashed: {why}"),
             Self::Reported(why) => write!(f, "failed: {why}"),
+            Self::Misfit(why) => write!(f, "does not take that input: {why}"),
             Self::Oversize(bytes) => {
                 write!(f, "answered with {bytes} bytes, more than output_bytes allows")
             }
@@ -248,6 +251,7 @@ mod tests {
             module,
             inspected,
             manifest: clawmux_core::tools::plugin::Manifest::default(),
+            signer: None,
             grants: Vec::new(),
             rights: Arc::default(),
             limits,

@@ -21,6 +21,7 @@ pub mod engine;
 pub mod host;
 pub mod module;
 pub mod pool;
+pub mod signing;
 pub mod source;
 
 pub use clawmux_core::tools::plugin::CallLimits as Limits;

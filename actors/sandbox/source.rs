@@ -14,6 +14,7 @@ use std::sync::Arc;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
+use clawmux_core::tools::plugin::signature::{self, PublicKey};
 use clawmux_core::tools::plugin::{Capability, Manifest, Rights};
 use sha2::{Digest as _, Sha256};
 
@@ -79,6 +80,8 @@ pub struct Package {
     pub inspected: module::Inspected,
     /// Its manifest, or an empty one.
     pub manifest: Manifest,
+    /// Who signed that.
+    pub signer: Option<PublicKey>,
     /// What it is granted, as it was written.
     pub grants: Vec<Capability>,
     /// What it may do by that.
@@ -151,13 +154,18 @@ impl Source {
     ///
     /// # Errors
     /// `NotFound`, `Forbidden`, `TooLarge` or `InvalidRequest`, with the plugin's name and why.
-    pub fn read(&self, name: &PluginName, entry: Option<&config::Plugin>) -> Result<Package, Error> {
+    pub fn read(
+        &self,
+        name: &PluginName,
+        entry: Option<&config::Plugin>,
+        trusted: &[PublicKey],
+    ) -> Result<Package, Error> {
         check_name(name)?;
         let fail = |code: ErrorCode, why: String| code.error(format!("plugin {name}: {why}"));
-        let (module, manifest, granting, asks_is_enough) = match self {
+        let (module, (manifest, signer), granting, asks_is_enough) = match self {
             Self::Embedded(embedded) => {
                 let manifest = Manifest::parse(&format!("{}.toml", embedded.name), &embedded.manifest)?;
-                (embedded.module.to_vec(), manifest, entry, true)
+                (embedded.module.to_vec(), (manifest, None), entry, true)
             }
             Self::Configured(path) => (read_module(name, path)?, read_manifest(path)?, entry, false),
             Self::Loaded { folder, path } => {
@@ -174,6 +182,22 @@ impl Source {
                 format!("its manifest is for a plugin named {own:?}"),
             ));
         }
+        let pinned = granting.and_then(|entry| entry.sha256);
+        check_module(&module, &manifest, pinned).map_err(|why| fail(ErrorCode::Forbidden, why))?;
+        let vouched = asks_is_enough
+            || pinned.is_some()
+            || granting.is_some_and(|entry| entry.may_be_unsigned)
+            || signer.is_some_and(|signer| trusted.contains(&signer));
+        if !trusted.is_empty() && !vouched {
+            let signer = signer.map_or("unsigned".to_owned(), |signer| format!("signed by {signer}"));
+            return Err(fail(
+                ErrorCode::Forbidden,
+                format!(
+                    "it is {signer}, not by one of sandbox.trusted_keys: sign it (`clawmux plugin sign`), or write \
+                     sha256 or unsigned = \"allow\" into its entry"
+                ),
+            ));
+        }
         let limits = granting.map_or_else(Limits::default, |entry| entry.limits);
         let grants = match granting.and_then(|entry| entry.capabilities.clone()) {
             Some(granted) => granted,
@@ -187,8 +211,35 @@ impl Source {
         let secrets = granting.map_or(&no_secrets, |entry| &entry.secrets);
         let rights = Arc::new(Rights::new(&grants, secrets));
         let inspected = module::inspect(name, &module, &limits, &rights)?;
-        Ok(Package { name: name.clone(), module, inspected, manifest, grants, rights, limits })
+        Ok(Package { name: name.clone(), module, inspected, manifest, signer, grants, rights, limits })
     }
+}
+
+/// Checks that a module is the one that its manifest, and its entry, are for.
+pub(super) fn check_module(
+    module: &[u8],
+    manifest: &Manifest,
+    pinned: Option<[u8; 32]>,
+) -> Result<(), String> {
+    if pinned.is_none() && manifest.sha256.is_none() {
+        return Ok(());
+    }
+    let digest: [u8; 32] = Sha256::digest(module).into();
+    for (wanted, who) in [(manifest.sha256, "its manifest is for"), (pinned, "its entry wants")] {
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != digest) {
+            return Err(format!(
+                "the module has the SHA-256 {}, and {who} {}",
+                hexadecimal(&digest),
+                hexadecimal(&wanted)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A digest as it is written.
+pub fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Checks that a manifest asks for all that is granted: what nobody needs is a mistake, or somebody's way in.
@@ -208,14 +259,14 @@ fn check_covered(asked: &[Capability], granted: &[Capability]) -> Result<(), Str
 
 /// What is wrong with the configured plugins, each judged as it would be when loaded, without
 /// compiling or running any. `home` is where relative paths start. Blocks: not for an arbiter.
-pub fn check(plugins: &[config::Plugin], home: &Path) -> Vec<Error> {
+pub fn check(plugins: &[config::Plugin], trusted: &[PublicKey], home: &Path) -> Vec<Error> {
     plugins
         .iter()
         .filter_map(|plugin| {
             let mut plugin = plugin.clone();
             plugin.path = plugin.path.map(|path| home.join(path));
             match Source::own(&embedded(), &plugin.name, Some(&plugin)) {
-                Some(source) => source.read(&plugin.name, Some(&plugin)).err().map(|mut error| {
+                Some(source) => source.read(&plugin.name, Some(&plugin), trusted).err().map(|mut error| {
                     if let Some(path) = plugin.path.as_ref().map(|path| path.display().to_string())
                         && !error.message.contains(&path)
                     {
@@ -261,12 +312,12 @@ fn read_module(name: &PluginName, path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// The manifest beside the module; an empty one where there is none.
-fn read_manifest(module: &Path) -> Result<Manifest, Error> {
+/// The manifest beside the module, and who signed it; an empty one where there is none.
+pub(super) fn read_manifest(module: &Path) -> Result<(Manifest, Option<PublicKey>), Error> {
     let path = module.with_extension("toml");
     let bytes = match read_file(&path, Manifest::BYTES_MAX) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Manifest::default()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Manifest::default(), None)),
         Err(error) => {
             return Err(ErrorCode::InvalidRequest.error(format!("cannot read {}: {error}", path.display())));
         }
@@ -274,11 +325,33 @@ fn read_manifest(module: &Path) -> Result<Manifest, Error> {
     let file = path.display().to_string();
     let text = String::from_utf8(bytes)
         .map_err(|_| ErrorCode::InvalidRequest.error(format!("{file}: a manifest is UTF-8 text")))?;
-    Manifest::parse(&file, &text)
+    let manifest = Manifest::parse(&file, &text)?;
+    let signed = match read_file(&signature_file(module), SIGNATURE_BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((manifest, None)),
+        Err(error) => {
+            return Err(ErrorCode::InvalidRequest.error(format!("cannot read {file}.sig: {error}")));
+        }
+    };
+    let signer = signature::signer(&String::from_utf8_lossy(&signed), text.as_bytes())
+        .map_err(|why| ErrorCode::Forbidden.error(format!("{file}.sig: {why}")))?;
+    if manifest.sha256.is_none() {
+        let why = "it is signed, and does not say the sha256 of its module";
+        return Err(ErrorCode::Forbidden.error(format!("{file}: {why}")));
+    }
+    Ok((manifest, Some(signer)))
+}
+
+/// The largest file of a signature, in bytes.
+const SIGNATURE_BYTES_MAX: usize = 4096;
+
+/// Where the signature of a module's manifest is: `NAME.toml.sig`.
+pub fn signature_file(module: &Path) -> PathBuf {
+    module.with_extension("toml.sig")
 }
 
 /// A regular file of at most `bytes_max` bytes, and one more where it has more.
-fn read_file(path: &Path, bytes_max: usize) -> std::io::Result<Vec<u8>> {
+pub(super) fn read_file(path: &Path, bytes_max: usize) -> std::io::Result<Vec<u8>> {
     // Before opening: opening a pipe would wait for its other end.
     if !fs::metadata(path)?.is_file() {
         return Err(std::io::Error::other("it is not a file"));
@@ -309,6 +382,8 @@ mod tests {
             secrets: BTreeMap::new(),
             limits: Limits { timeout: Duration::from_secs(1), memory_mb: 8, fuel: 1000, ..Limits::default() },
             concurrent_calls: 0,
+            sha256: None,
+            may_be_unsigned: false,
         }
     }
 
@@ -322,7 +397,7 @@ mod tests {
         assert_eq!(names, config::EMBEDDED_PLUGINS);
         for embedded in embedded() {
             let name = PluginName::from(embedded.name);
-            let package = Source::Embedded(embedded).read(&name, None).unwrap();
+            let package = Source::Embedded(embedded).read(&name, None, &[]).unwrap();
             assert_eq!(package.manifest.name.as_deref(), Some(name.as_str()));
             assert_eq!(Some(package.grants), package.manifest.capabilities);
         }
@@ -350,11 +425,11 @@ mod tests {
         let clock_module = embedded().into_iter().find(|embedded| embedded.name == "clock").unwrap();
         let source = Source::Embedded(clock_module);
         let name = PluginName::new("clock");
-        let package = source.read(&name, None).unwrap();
+        let package = source.read(&name, None, &[]).unwrap();
         assert_eq!((package.grants, package.limits), (vec![clock()], Limits::default()));
-        let package = source.read(&name, Some(&entry("clock", None, None))).unwrap();
+        let package = source.read(&name, Some(&entry("clock", None, None)), &[]).unwrap();
         assert_eq!((package.grants, package.limits.memory_mb), (vec![clock()], 8));
-        let error = source.read(&name, Some(&entry("clock", None, Some(Vec::new())))).unwrap_err();
+        let error = source.read(&name, Some(&entry("clock", None, Some(Vec::new()))), &[]).unwrap_err();
         assert_eq!(error.code, ErrorCode::Forbidden, "{error}");
     }
 
@@ -364,18 +439,19 @@ mod tests {
         let path = home.path().join("x.wasm");
         fs::write(&path, tool()).unwrap();
         let source = Source::Configured(path.clone());
-        assert_eq!(source.read(&"x".into(), None).unwrap().grants, Vec::new());
+        assert_eq!(source.read(&"x".into(), None, &[]).unwrap().grants, Vec::new());
         fs::write(home.path().join("x.toml"), "version = \"2\"\ncapabilities = [\"host_function:clock\"]\n")
             .unwrap();
-        let package = source.read(&"x".into(), Some(&entry("x", Some(path.clone()), None))).unwrap();
+        let package = source.read(&"x".into(), Some(&entry("x", Some(path.clone()), None)), &[]).unwrap();
         assert_eq!((package.grants, package.manifest.version.as_deref()), (Vec::new(), Some("2")));
-        let package = source.read(&"x".into(), Some(&entry("x", Some(path), Some(vec![clock()])))).unwrap();
+        let package =
+            source.read(&"x".into(), Some(&entry("x", Some(path), Some(vec![clock()]))), &[]).unwrap();
         assert_eq!(package.grants, [clock()]);
         fs::write(home.path().join("x.toml"), "\nidempotent = 1\n").unwrap();
-        let error = source.read(&"x".into(), None).unwrap_err();
+        let error = source.read(&"x".into(), None, &[]).unwrap_err();
         assert!(error.message.contains("x.toml:2: idempotent is integer"), "{error}");
         fs::write(home.path().join("x.toml"), "name = \"y\"\n").unwrap();
-        let error = source.read(&"x".into(), None).unwrap_err();
+        let error = source.read(&"x".into(), None, &[]).unwrap_err();
         assert_eq!(error.message, "plugin x: its manifest is for a plugin named \"y\"");
     }
 
@@ -391,7 +467,8 @@ mod tests {
             entry("gone", Some("gone.wasm".into()), None),
             entry("other", None, None),
         ];
-        let complaints: Vec<String> = check(&plugins, home.path()).iter().map(ToString::to_string).collect();
+        let complaints: Vec<String> =
+            check(&plugins, &[], home.path()).iter().map(ToString::to_string).collect();
         assert_eq!(complaints.len(), 3, "{complaints:?}");
         let bad = home.path().join("bad.wasm");
         assert_eq!(
@@ -412,10 +489,61 @@ mod tests {
         }
         let entry = entry("x", Some(folder.join("x.wasm")), Some(vec![clock()]));
         let loaded = |path: &str| Source::Loaded { folder: folder.clone(), path: path.to_owned() };
-        let package = loaded("x.wasm").read(&"x".into(), Some(&entry)).unwrap();
+        let package = loaded("x.wasm").read(&"x".into(), Some(&entry), &[]).unwrap();
         assert_eq!((package.grants, package.limits.memory_mb), (vec![clock()], 8));
-        let package = loaded("other.wasm").read(&"x".into(), Some(&entry)).unwrap();
+        let package = loaded("other.wasm").read(&"x".into(), Some(&entry), &[]).unwrap();
         assert_eq!((package.grants, package.limits), (Vec::new(), Limits::default()));
+    }
+
+    #[test]
+    fn where_there_are_trusted_keys_a_plugin_is_vouched_for() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("x.wasm");
+        fs::write(&path, tool()).unwrap();
+        let (source, name) = (Source::Configured(path.clone()), PluginName::new("x"));
+        let (secret, stranger) = ([1; 32], [2; 32]);
+        let trusted = [signature::public_key(&secret)];
+        let mut entry = entry("x", Some(path.clone()), None);
+        let refused = |entry: &config::Plugin, says: &str| {
+            let error = source.read(&name, Some(entry), &trusted).unwrap_err();
+            assert!(error.code == ErrorCode::Forbidden && error.message.contains(says), "{error}");
+        };
+        refused(&entry, "it is unsigned, not by one of sandbox.trusted_keys");
+        assert!(
+            Source::Embedded(embedded()[0].clone()).read(&embedded()[0].name.into(), None, &trusted).is_ok()
+        );
+
+        entry.may_be_unsigned = true;
+        assert!(source.read(&name, Some(&entry), &trusted).is_ok());
+        entry.may_be_unsigned = false;
+        entry.sha256 = Some(Sha256::digest(tool()).into());
+        assert!(source.read(&name, Some(&entry), &trusted).is_ok());
+        entry.sha256 = Some([0; 32]);
+        refused(&entry, "its entry wants 0000");
+        assert!(source.read(&name, Some(&entry), &[]).is_err(), "pinned is pinned");
+        entry.sha256 = None;
+
+        let sign = |secret: &[u8; 32], manifest: &str| {
+            fs::write(path.with_extension("toml"), manifest).unwrap();
+            fs::write(signature_file(&path), signature::sign(secret, manifest.as_bytes())).unwrap();
+        };
+        let manifest = format!("sha256 = \"{}\"\n", hexadecimal(&Sha256::digest(tool())));
+        sign(&secret, &manifest);
+        assert_eq!(source.read(&name, Some(&entry), &trusted).unwrap().signer, Some(trusted[0]));
+        sign(&stranger, &manifest);
+        refused(&entry, "it is signed by ");
+        assert!(
+            source.read(&name, Some(&entry), &[]).is_ok(),
+            "where nobody is trusted, nobody is asked for"
+        );
+        sign(&secret, "version = \"1\"\n");
+        refused(&entry, "does not say the sha256");
+        sign(&secret, &format!("sha256 = \"{}\"\n", "00".repeat(32)));
+        refused(&entry, "its manifest is for 0000");
+        sign(&secret, &manifest);
+        fs::write(path.with_extension("toml"), format!("# more\n{manifest}")).unwrap();
+        let error = source.read(&name, Some(&entry), &[]).unwrap_err();
+        assert!(error.message.contains("not one of this manifest"), "{error}");
     }
 
     #[test]
@@ -445,7 +573,7 @@ mod tests {
             ("folder.wasm", ErrorCode::InvalidRequest),
         ] {
             let source = Source::Loaded { folder: folder.clone(), path: path.to_owned() };
-            let error = source.read(&"x".into(), None).unwrap_err();
+            let error = source.read(&"x".into(), None, &[]).unwrap_err();
             assert_eq!(error.code, code, "{path}: {error}");
         }
     }

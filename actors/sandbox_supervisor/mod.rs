@@ -21,6 +21,7 @@ use clawmux_core::daemon::operator::ReloadPlugin;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{PluginName, RunId, SessionKey};
 use clawmux_core::tools::call::ToolCall;
+use clawmux_core::tools::plugin::signature::PublicKey;
 use clawmux_core::tools::plugin::{
     ListPlugins, LoadPlugin, PluginCommand, PluginReply, PluginSummary, UnloadPlugin, Unloaded,
 };
@@ -138,6 +139,7 @@ impl SandboxSupervisor {
                 loaders: Pool::new(LOADS_MAX),
                 cache: Arc::new(Cache::new(home.join("cache"))),
                 services: HostServices::default(),
+                trusted: Arc::default(),
             },
             home,
             embedded: source::embedded(),
@@ -173,6 +175,13 @@ impl SandboxSupervisor {
     #[must_use]
     pub fn with_services(mut self, services: HostServices) -> Self {
         self.surroundings.services = services;
+        self
+    }
+
+    /// With plugins loaded only if one of these has signed them.
+    #[must_use]
+    pub fn trusting(mut self, keys: Vec<PublicKey>) -> Self {
+        self.surroundings.trusted = Arc::new(keys);
         self
     }
 
@@ -225,7 +234,8 @@ impl SandboxSupervisor {
     /// Starts one that is not in the table yet, as it is configured.
     fn begin(&mut self, name: &PluginName, source: Source, restarts: Restarts, ctx: &Context<Self>) -> Entry {
         let configured = self.configured.get(name).cloned();
-        let (to, loading) = self.launch(name, source.clone(), configured, ctx);
+        let trusted = Arc::clone(&self.surroundings.trusted);
+        let (to, loading) = self.launch(name, source.clone(), configured, trusted, ctx);
         Entry { source, generation: self.generation, restarts, state: State::Running { to, loading } }
     }
 
@@ -235,12 +245,14 @@ impl SandboxSupervisor {
         name: &PluginName,
         source: Source,
         entry: Option<config::Plugin>,
+        trusted: Arc<Vec<PublicKey>>,
         ctx: &Context<Self>,
     ) -> (Addr<Plugin>, watch::Receiver<Loading>) {
         self.generation += 1;
         let (sender, loading) = watch::channel(Loading::UnderWay);
+        let surroundings = Surroundings { trusted, ..self.surroundings.clone() };
         let guard = Guard::new(name.as_str(), self.generation, ctx.address().recipient());
-        let plugin = Plugin::new(name.clone(), source, entry, self.surroundings.clone(), sender, guard);
+        let plugin = Plugin::new(name.clone(), source, entry, surroundings, sender, guard);
         (plugin.start(), loading)
     }
 
@@ -295,24 +307,24 @@ impl Handler<CallTool> for SandboxSupervisor {
         };
         let to = to.and_then(|to| match input {
             Value::Object(_) => {
-                let input = serde_json::to_vec(&input).map_err(|error| error.to_string())?;
-                if input.len() > INPUT_BYTES_MAX {
+                let json = serde_json::to_vec(&input).map_err(|error| error.to_string())?;
+                if json.len() > INPUT_BYTES_MAX {
                     return Err(format!(
                         "the input of {name} has {} bytes (limit {INPUT_BYTES_MAX})",
-                        input.len()
+                        json.len()
                     ));
                 }
-                Ok((to, input))
+                Ok((to, input, json))
             }
             _ => Err(format!("the input of {name} is not a JSON object, see its input_schema")),
         });
         Box::pin(async move {
             let sent = match to {
                 Err(why) => Err(why),
-                Ok((to, input)) => {
-                    tracing::debug!(%session, %run, plugin = %name, call = %id, input_bytes = input.len(), "tool call");
+                Ok((to, input, json)) => {
+                    tracing::debug!(%session, %run, plugin = %name, call = %id, input_bytes = json.len(), "tool call");
                     let origin = Origin { session, run, call: id.clone() };
-                    let sent = to.send(Call { origin, input }).await;
+                    let sent = to.send(Call { origin, input, json }).await;
                     sent.map_err(|_| format!("plugin {name} crashed, try again"))
                 }
             };

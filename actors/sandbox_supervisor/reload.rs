@@ -7,11 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use actix::prelude::*;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
+use clawmux_core::tools::plugin::signature::PublicKey;
 use futures::future::join_all;
 use tokio::sync::watch;
 
@@ -24,7 +26,12 @@ use crate::sandbox::source::Source;
 /// see [`Replace`].
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Staged, Error>")]
-pub struct Stage(pub Vec<config::Plugin>);
+pub struct Stage {
+    /// The plugins.
+    pub plugins: Vec<config::Plugin>,
+    /// What holds for all of them.
+    pub sandbox: config::Sandbox,
+}
 
 /// Puts what was staged in the place of what runs.
 #[derive(Debug, Message)]
@@ -33,6 +40,7 @@ pub struct Replace(pub Staged);
 
 /// Plugins that are loaded and not in use yet. Dropped, they end.
 pub struct Staged {
+    trusted: Arc<Vec<PublicKey>>,
     configured: BTreeMap<PluginName, config::Plugin>,
     fresh: Vec<Fresh>,
     gone: Vec<PluginName>,
@@ -97,16 +105,17 @@ impl Look {
     ///
     /// # Errors
     /// Where it can't be read, or may not be loaded.
-    async fn is_other(&self) -> Result<bool, Error> {
+    async fn is_other(&self, trusted: Arc<Vec<PublicKey>>) -> Result<bool, Error> {
         let (name, source, entry) = (self.name.clone(), self.source.clone(), self.entry.clone());
-        let read = tokio::task::spawn_blocking(move || Ok(source.read(&name, entry.as_ref())?.digest()));
+        let read =
+            tokio::task::spawn_blocking(move || Ok(source.read(&name, entry.as_ref(), &trusted)?.digest()));
         let failed = |_| ErrorCode::Internal.error(format!("plugin {} could not be looked at", self.name));
         let digest = read.await.map_err(failed)??;
         let running = match self.running.clone() {
             Some(loading) => settled(loading).await.ok(),
             None => None,
         };
-        Ok(running.is_none_or(|running| running.digest != digest))
+        Ok(running.is_none_or(|running| running.package.digest() != digest))
     }
 }
 
@@ -135,9 +144,9 @@ impl SandboxSupervisor {
         (looks, gone)
     }
 
-    fn start_beside(&mut self, look: Look, ctx: &Context<Self>) -> Fresh {
+    fn start_beside(&mut self, look: Look, trusted: Arc<Vec<PublicKey>>, ctx: &Context<Self>) -> Fresh {
         let Look { name, source, entry, .. } = look;
-        let (to, loading) = self.launch(&name, source.clone(), entry, ctx);
+        let (to, loading) = self.launch(&name, source.clone(), entry, trusted, ctx);
         Fresh { name, source, generation: self.generation, to: Some(to), loading }
     }
 }
@@ -145,13 +154,15 @@ impl SandboxSupervisor {
 impl Handler<Stage> for SandboxSupervisor {
     type Result = ResponseActFuture<Self, Result<Staged, Error>>;
 
-    fn handle(&mut self, Stage(plugins): Stage, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Stage { plugins, sandbox }: Stage, _: &mut Self::Context) -> Self::Result {
+        let trusted = Arc::new(sandbox.trusted_keys);
+        let (looking, starting) = (Arc::clone(&trusted), Arc::clone(&trusted));
         let configured = by_name(plugins, &self.home);
         let (looks, gone) = self.compare(&configured);
         let others = async move {
             let mut others = Vec::new();
             for look in looks {
-                if look.is_other().await? {
+                if look.is_other(Arc::clone(&looking)).await? {
                     others.push(look);
                 }
             }
@@ -160,15 +171,16 @@ impl Handler<Stage> for SandboxSupervisor {
         Box::pin(
             others
                 .into_actor(self)
-                .map(|others: Result<Vec<Look>, Error>, supervisor, ctx| {
+                .map(move |others: Result<Vec<Look>, Error>, supervisor, ctx| {
                     let others = others?;
                     if supervisor.plugins.len() + others.len() > PLUGINS_MAX {
                         return Err(ErrorCode::Unavailable
                             .error(format!("more than {PLUGINS_MAX} plugins would be loaded")));
                     }
-                    Ok(others.into_iter().map(|look| supervisor.start_beside(look, ctx)).collect::<Vec<_>>())
+                    let beside = |look| supervisor.start_beside(look, Arc::clone(&starting), ctx);
+                    Ok(others.into_iter().map(beside).collect::<Vec<_>>())
                 })
-                .then(|fresh, supervisor, _| {
+                .then(move |fresh, supervisor, _| {
                     async move {
                         let fresh = fresh?;
                         let loaded =
@@ -176,7 +188,7 @@ impl Handler<Stage> for SandboxSupervisor {
                         let failed: Vec<String> =
                             loaded.into_iter().filter_map(|loaded| loaded.err().map(|e| e.message)).collect();
                         match failed.is_empty() {
-                            true => Ok(Staged { configured, fresh, gone }),
+                            true => Ok(Staged { trusted, configured, fresh, gone }),
                             false => Err(ErrorCode::InvalidRequest.error(failed.join("\n"))),
                         }
                     }
@@ -190,7 +202,8 @@ impl Handler<Replace> for SandboxSupervisor {
     type Result = ();
 
     fn handle(&mut self, Replace(staged): Replace, ctx: &mut Self::Context) {
-        let Staged { configured, fresh, gone } = staged;
+        let Staged { trusted, configured, fresh, gone } = staged;
+        self.surroundings.trusted = trusted;
         self.configured = configured;
         for name in gone {
             if self.plugins.get(&name).is_some_and(|entry| !matches!(entry.source, Source::Loaded { .. })) {

@@ -31,7 +31,9 @@ pub(crate) use self::config::ConfigCommand;
 pub(crate) use self::daemon::{Actors, ConnectionCommand, Drain, Events, Serve, Usage};
 pub(crate) use self::host::{Doctor, Man, Protocol, Reference, Restore, Setup, Shell, Unit};
 pub(crate) use self::job::{AddJob, JobCommand, RunJob};
-pub(crate) use self::plugin::{CallPlugin, CompilePlugin, PluginArg, PluginCommand};
+pub(crate) use self::plugin::{
+    CallPlugin, CompilePlugin, PluginArg, PluginCommand, SignPlugin, VerifyPlugin,
+};
 pub(crate) use self::session::{Export, SessionCommand, Sessions, Show, Tail};
 pub(crate) use self::value::millis;
 use self::value::positive;

@@ -21,6 +21,13 @@ pub(crate) enum PluginCommand {
     Reload(PluginArg),
     /// Try a plugin with an input, under its own capabilities and limits; the exit status is 1 if it fails
     Call(CallPlugin),
+    /// Sign a plugin: write the digest of its module into its manifest, and a signature beside it
+    ///
+    /// The signature is in NAME.toml.sig. With sandbox.trusted_keys in the configuration, only plugins that one of these
+    /// keys has signed are loaded.
+    Sign(SignPlugin),
+    /// Look at who has signed a plugin; the exit status is 1 if nobody has, or something was changed since
+    Verify(VerifyPlugin),
 }
 
 /// A plugin by its name.
@@ -52,6 +59,28 @@ pub(crate) struct CallPlugin {
     /// File with the JSON object
     #[arg(long, value_name = "FILE")]
     pub(crate) input_file: Option<PathBuf>,
+}
+
+/// `plugin sign`
+#[derive(Args, Debug)]
+pub(crate) struct SignPlugin {
+    /// The module, or the name of one in the plugins folder of the home
+    #[arg(value_name = "NAME|FILE")]
+    pub(crate) plugin: PathBuf,
+    /// File with the secret key, made if it is not there [default: plugin-signing.key in the home]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+/// `plugin verify`
+#[derive(Args, Debug)]
+pub(crate) struct VerifyPlugin {
+    /// The module, or the name of one in the plugins folder of the home
+    #[arg(value_name = "NAME|FILE")]
+    pub(crate) plugin: PathBuf,
+    /// The public key that must have signed it [default: any]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
 }
 
 /// `compile-plugin`

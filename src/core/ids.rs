@@ -440,7 +440,7 @@ fn decode(part: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Whom a session, a key or a file belongs to. All admins are one owner.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
     /// The operators.
     Admins,

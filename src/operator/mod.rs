@@ -40,6 +40,7 @@ pub(crate) mod memory;
 pub(crate) mod models;
 mod news;
 mod plot;
+mod plugin_signing;
 pub(crate) mod plugins;
 mod print;
 pub(crate) mod restore;

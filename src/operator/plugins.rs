@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::input;
+use super::plugin_signing;
 use super::print::{self, List};
 use super::table::Cell;
 use crate::admin_client::{Link, ask, home_of};
@@ -59,6 +60,8 @@ pub(crate) fn list(global: &Global, name: Option<&str>) -> Result<(), Failure> {
 /// As [`ask`]; status 1 if a called plugin says that it failed, 2 if the input is no JSON object.
 pub(crate) fn run(global: &Global, command: &PluginCommand) -> Result<(), Failure> {
     let (plugin, method, params) = match command {
+        PluginCommand::Sign(options) => return plugin_signing::sign(global, options),
+        PluginCommand::Verify(options) => return plugin_signing::verify(global, options),
         PluginCommand::Load(options) => {
             let params = json!({ "plugin": options.plugin.name, "path": options.path });
             (&options.plugin, "admin.plugin.load", params)
@@ -111,6 +114,7 @@ fn show(answer: &Value, plugin: &PluginArg, command: &PluginCommand) -> Result<(
             let how = if answer["is_error"] == true { "failed" } else { "ok" };
             tell(&format!("{how} ({}.{} ms)", took / 1000, took % 1000 / 100));
         }
+        PluginCommand::Sign(_) | PluginCommand::Verify(_) => {}
     }
     Ok(())
 }
@@ -197,9 +201,17 @@ fn described(plugin: &Value, now_ms: u64) -> String {
     let text = |name: &str| plugin[name].as_str().map(str::to_owned);
     let some = |name: &str| Some(plugin.text(name).to_owned());
     let limits = &plugin["limits"];
-    let limits = limits["timeout_ms"]
-        .as_u64()
-        .map(|timeout| format!("{timeout} ms, {} MiB, {} fuel", limits["memory_mb"], limits["fuel"]));
+    let limits = limits["timeout_ms"].as_u64().map(|timeout| {
+        let number = |name: &str| limits.number(name);
+        format!(
+            "{timeout} ms, {} MiB, {} fuel, {} bytes out, {} calls of the host, {} bytes of HTTP",
+            number("memory_mb"),
+            number("fuel"),
+            number("output_bytes"),
+            number("host_calls"),
+            number("http_bytes")
+        )
+    });
     let path = text("path").map(|path| format!(" ({path})")).unwrap_or_default();
     let calls = number("calls").map(|calls| {
         let (failed, cut_off) = (plugin.number("errors"), plugin.number("cut_off"));
@@ -215,6 +227,8 @@ fn described(plugin: &Value, now_ms: u64) -> String {
         ("state", some("state")),
         ("error", text("error")),
         ("from", Some(format!("{}{path}", plugin.text("source")))),
+        ("signed by", text("signed_by")),
+        ("asks for", plugin["asks"].is_array().then(|| plugin.words("asks"))),
         ("grants", Some(plugin.words("capabilities"))),
         ("limits", limits),
         ("approval", text("approval")),

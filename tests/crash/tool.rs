@@ -57,7 +57,8 @@ pub fn install(home: &Path) -> String {
     std::fs::write(folder.join(format!("{AGAIN}.toml")), "idempotent = true\n").expect("a manifest");
     let entry = |name| {
         format!(
-            "[[plugins]]\nname = \"{name}\"\npath = \"plugins/{name}.wasm\"\nfuel = 100000000000\ntimeout_ms = 60000\n"
+            "[[plugins]]\nname = \"{name}\"\npath = \"plugins/{name}.wasm\"\nfuel = 100000000000\ntimeout_ms = 60000\n\
+             capabilities = [\"host_function:log\"]\n"
         )
     };
     [entry(ONCE), entry(AGAIN)].concat()

@@ -144,7 +144,11 @@ fn plugins_come_go_and_are_tried() {
         (&mine["state"], &mine["source"], &mine["approval"], &mine["capabilities"], &mine["calls"]),
         (&json!("loaded"), &json!("configured"), &json!("ask"), &json!(["host_function:clock"]), &json!(0))
     );
-    assert_eq!(mine["limits"], json!({"timeout_ms": 5000, "memory_mb": 64, "fuel": 1_000_000_000}));
+    assert_eq!(
+        mine["limits"],
+        json!({ "timeout_ms": 5000, "memory_mb": 64, "fuel": 1_000_000_000, "output_bytes": 1_048_576,
+            "host_calls": 10_000, "http_bytes": 4_194_304 })
+    );
     assert!(mine["path"].as_str().is_some_and(|path| path.ends_with("plugins/mine.wasm")), "{mine}");
     let bad = find(&listed, "plugins", "plugin", "bad");
     assert!(bad["state"] == "failed" && bad["error"].as_str().expect("why").contains("WebAssembly"), "{bad}");

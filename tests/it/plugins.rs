@@ -190,11 +190,11 @@ fn a_bad_module_is_refused_by_name_and_the_rest_works() {
 }
 
 #[test]
-fn a_grant_that_is_not_there_yet_refuses_the_plugin() {
+fn a_grant_that_is_not_understood_refuses_the_plugin() {
     let home = daemon::home();
     put(home.path(), "net", &guest(PLAIN));
     for (grant, status) in
-        [("http:api.example.com", 64), ("store:notes", 64), ("wings", 64), ("host_function:clock", 0)]
+        [("ftp:api.example.com", 64), ("store:a b", 64), ("wings", 64), ("secret:key@x", 64), ("http:*", 0)]
     {
         let config = format!("{}capabilities = [\"{grant}\"]\n", entry("net", 100));
         std::fs::write(home.path().join("gateway.toml"), config).unwrap();
@@ -371,4 +371,99 @@ fn cache_of(daemon: &Daemon) -> Value {
     let children = tree["children"].as_array().unwrap();
     let sandbox = children.iter().find(|child| child["actor"] == "sandbox supervisor");
     sandbox.unwrap_or_else(|| panic!("{tree}"))["state"]["cache"].clone()
+}
+
+/// A page server, and what it was asked.
+fn page_server(body: &'static str) -> (std::net::SocketAddr, std::sync::mpsc::Receiver<String>) {
+    use std::io::{BufRead as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, asked) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let lines = std::io::BufReader::new(stream.try_clone().unwrap()).lines();
+            let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+            let _ = sender.send(head.join("\n"));
+            let head = format!("content-type: text/html\r\ncontent-length: {}\r\n", body.len());
+            let _ = stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}").as_bytes());
+        }
+    });
+    (address, asked)
+}
+
+#[test]
+fn an_agent_fetches_a_page_keeps_notes_and_calculates() {
+    let (page, asked) = page_server("<html><body><h1>Tea</h1><p>Steep it 3 minutes.</p></body></html>");
+    let config = format!(
+        "[agents.main]\ntools = [\"fetch\", \"notes\", \"calc\", \"clock\", \"echo\"]\n\
+         [secrets.tea]\nvalue_env = \"TEA_KEY\"\nprefix = \"Bearer \"\n\
+         [[plugins]]\nname = \"fetch\"\ncapabilities = [\"http:http://{page}/\", \"secret:tea@http://{page}/\"]\n"
+    );
+    let home = daemon::home();
+    let env = [("TEA_KEY", "geheim-tee")];
+    let (daemon, mut client) = Daemon::at(home, &config, &env).and(Client::connect);
+    let (text, is_error) = call(&mut client, "ada", "fetch", json!({ "url": format!("http://{page}/tea") }));
+    assert!(!is_error && text.contains("Tea") && text.contains("Steep it 3 minutes."), "{text}");
+    assert!(asked.recv().unwrap().contains("authorization: Bearer geheim-tee"));
+    let (text, is_error) = call(&mut client, "ada", "fetch", json!({ "url": "http://127.0.0.1:1/" }));
+    assert!(is_error && text.contains("no grant for http://127.0.0.1:1/"), "{text}");
+    let note = json!({ "action": "save", "name": "tea", "text": "3 minutes" });
+    assert_eq!(call(&mut client, "ada", "notes", note), ("saved \"tea\"".into(), false));
+    let read = json!({ "action": "read", "name": "tea" });
+    assert_eq!(
+        call(&mut client, "bob", "notes", read.clone()),
+        ("3 minutes".into(), false),
+        "another session"
+    );
+    let sum = json!({ "expression": "3 * 60 / 7", "digits": 2 });
+    assert_eq!(call(&mut client, "ada", "calc", sum), ("25.71".into(), false));
+    let (why, is_error) = call(&mut client, "ada", "notes", json!({ "action": "burn" }));
+    assert!(is_error && why.contains("plugin notes does not take that input: /action: \"burn\""), "{why}");
+
+    let fetch = daemon.stdout_of(&["plugins", "fetch"]);
+    assert!(
+        fetch.contains("asks for    http:*") && fetch.contains(&format!("http:http://{page}/")),
+        "{fetch}"
+    );
+    for said in
+        [daemon.log(), fetch, daemon.stdout_of(&["config", "get"]), daemon.stdout_of(&["plugins", "--json"])]
+    {
+        assert!(!said.contains("geheim"), "{said}");
+    }
+    let daemon = daemon.kill_and_restart();
+    assert_eq!(daemon.stdout_of(&["plugin", "call", "notes", &read.to_string()]), "3 minutes\n");
+}
+
+#[test]
+fn a_plugin_is_signed_verified_and_refused_once_changed() {
+    let home = daemon::home();
+    put(home.path(), "net", &guest(PLAIN));
+    let run = |args: &[&str]| {
+        let output = daemon::command(home.path()).args(args).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let (status, _, stderr) = run(&["plugin", "verify", "net"]);
+    assert!(status == 1 && stderr.contains("nobody has signed it"), "{stderr}");
+    let (status, stdout, stderr) = run(&["plugin", "sign", "net"]);
+    assert!(status == 0 && stdout.contains("trusted_keys = [\""), "{stdout}{stderr}");
+    let key = stdout.split('"').nth(1).unwrap();
+    assert_eq!(run(&["plugin", "verify", "net", "--key", key]).0, 0);
+    let other = "iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=";
+    let (status, _, stderr) = run(&["plugin", "verify", "net", "--key", other]);
+    assert!(status == 1 && stderr.contains("not by iojj"), "{stderr}");
+    assert_eq!(run(&["plugin", "verify", "net", "--key", "x"]).0, 2);
+
+    let config = |key: &str| format!("[sandbox]\ntrusted_keys = [\"{key}\"]\n{}", entry("net", 100));
+    std::fs::write(home.path().join("gateway.toml"), config(key)).unwrap();
+    let (status, stdout, stderr) = run(&["check"]);
+    assert_eq!(status, 0, "{stdout}{stderr}");
+    std::fs::write(home.path().join("gateway.toml"), config(other)).unwrap();
+    let (status, _, stderr) = run(&["check"]);
+    assert!(status == 64 && stderr.contains("not by one of sandbox.trusted_keys"), "{stderr}");
+    std::fs::write(home.path().join("gateway.toml"), config(key)).unwrap();
+    put(home.path(), "net", &guest(SPIN));
+    let (status, _, stderr) = run(&["check"]);
+    assert!(status == 64 && stderr.contains("its manifest is for"), "{stderr}");
 }

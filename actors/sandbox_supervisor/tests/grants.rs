@@ -284,7 +284,7 @@ async fn what_a_call_may_send_receive_and_wait_is_bounded() {
     for result in silent {
         assert_eq!(result.content, "plugin fetch took longer than 1500 ms");
     }
-    until(&to, "fetch", |state| state["calls_running"] == 0).await;
+    until(&to, "fetch", |state| state["calls_running"] == 0 && state["state"] == "loaded").await;
     assert_eq!(fetch(&to, &server.url("/")).await.content, "small");
 }
 

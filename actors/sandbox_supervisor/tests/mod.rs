@@ -59,6 +59,8 @@ fn entry(name: &str, path: &str, limits: Limits) -> config::Plugin {
         secrets: BTreeMap::new(),
         limits,
         concurrent_calls: 0,
+        sha256: None,
+        may_be_unsigned: false,
     }
 }
 
@@ -144,7 +146,10 @@ async fn the_shipped_tools_work_and_describe_themselves() {
     assert_eq!((echoed.content.as_str(), echoed.is_error, echoed.call.as_str()), (text, false, "call"));
     let long = "x".repeat(500_000);
     assert_eq!(result(&to, "echo", json!({"text": long})).await.content, long);
-    assert!(error(&to, "echo", json!({})).await.starts_with("echo wants {\"text\": string}: missing field"));
+    assert_eq!(
+        error(&to, "echo", json!({})).await,
+        "plugin echo does not take that input: \"text\" is a required property"
+    );
 
     let before = crate::runtime::clock::now().as_millis();
     let told = result(&to, "clock", json!({"zone": "ignored"})).await;
@@ -505,4 +510,64 @@ async fn overhead_of_a_call() {
             println!("{start}: {name} {:?} a call", begun.elapsed() / CALLS);
         }
     }
+}
+
+#[actix::test]
+async fn a_plugin_that_keeps_failing_is_paused_for_its_owner_alone() {
+    let module =
+        guest("", "(if (i64.gt_u (call $input_length) (i64.const 2)) (then unreachable)) i32.const 0");
+    let home = home(&[("bad.wasm", module)]);
+    let to = start(&home, vec![entry("bad", "plugins/bad.wasm", Limits::default())]);
+    for _ in 0..5 {
+        assert!(error(&to, "bad", json!({ "x": 1 })).await.contains("crashed"));
+    }
+    let paused = error(&to, "bad", json!({})).await;
+    assert!(paused.starts_with("plugin bad is in quarantine for"), "{paused}");
+    let state = state_of(&to, "bad").await;
+    assert_eq!(state["state"], "quarantined");
+    let other = clawmux_core::ids::Owner::Credential("other".into());
+    let session = SessionKey::new("main", "test", "a", "main").unwrap().in_space(&other);
+    let theirs = to.send(CallTool { session, ..call("bad", json!({})) }).await.unwrap().result().await;
+    assert!(!theirs.is_error, "{}", theirs.content);
+    to.send(Typed(ReloadPlugin { name: "bad".into() })).await.unwrap().unwrap();
+    assert!(!result(&to, "bad", json!({})).await.is_error, "what is loaded anew has another chance");
+}
+
+#[actix::test]
+async fn an_input_that_does_not_fit_is_told_and_not_called() {
+    let describes = |schema: &str| {
+        let text = format!("{{\"input_schema\":{schema}}}");
+        let escaped: String = text.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+        let length = text.len();
+        let module = format!(
+            "(module
+                (import \"extism:host/env\" \"alloc\" (func $alloc (param i64) (result i64)))
+                (import \"extism:host/env\" \"store_u8\" (func $store_u8 (param i64 i32)))
+                (import \"extism:host/env\" \"output_set\" (func $output_set (param i64 i64)))
+                (memory 1) (data (i32.const 0) \"{escaped}\")
+                (func (export \"describe\") (result i32)
+                    (local $p i64) (local $at i32)
+                    (local.set $p (call $alloc (i64.const {length})))
+                    (loop $l
+                        (call $store_u8 (i64.add (local.get $p) (i64.extend_i32_u (local.get $at)))
+                            (i32.load8_u (local.get $at)))
+                        (local.set $at (i32.add (local.get $at) (i32.const 1)))
+                        (br_if $l (i32.lt_u (local.get $at) (i32.const {length}))))
+                    (call $output_set (local.get $p) (i64.const {length}))
+                    i32.const 0)
+                (func (export \"handle_tool_call\") unreachable))"
+        );
+        wat::parse_str(module).unwrap()
+    };
+    let home = home(&[
+        ("strict.wasm", describes("{\"type\":\"object\",\"required\":[\"name\"]}")),
+        ("odd.wasm", describes("{\"type\":\"thing\"}")),
+    ]);
+    let entry = |name: &str| entry(name, &format!("plugins/{name}.wasm"), Limits::default());
+    let to = start(&home, vec![entry("strict"), entry("odd")]);
+    let refused = error(&to, "strict", json!({ "nam": 1 })).await;
+    assert_eq!(refused, "plugin strict does not take that input: \"name\" is a required property");
+    assert!(error(&to, "strict", json!({ "name": 1 })).await.contains("crashed"));
+    let odd = error(&to, "odd", json!({})).await;
+    assert!(odd.starts_with("plugin odd: describe's input_schema is no JSON Schema: /type: "), "{odd}");
 }

@@ -178,6 +178,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     default.finish(r);
     let bindings = bindings(root.list(r, "bindings"), r, &named);
 
+    let sandbox = plugins::sandbox(root.section(r, "sandbox"), r);
+
     let mut section = root.section(r, "approvals");
     let approvals = Approvals { timeout: section.millis(r, "timeout_ms", 120_000) };
     section.finish(r);
@@ -237,6 +239,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         default_agent: default_agent.map(AgentId::new),
         bindings,
         plugins,
+        sandbox,
         approvals,
         budgets,
         limits,

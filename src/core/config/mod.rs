@@ -52,6 +52,7 @@ use crate::provider::ProviderKind;
 use crate::provider::meter::Budgets;
 use crate::provider::model::ModelRef;
 use crate::tools::node::NodeTool;
+use crate::tools::plugin::signature::PublicKey;
 use crate::tools::plugin::{CallLimits, Capability, PluginSecret};
 
 /// Everything.
@@ -71,6 +72,8 @@ pub struct Config {
     pub bindings: Vec<Binding>,
     /// `[[plugins]]`
     pub plugins: Vec<Plugin>,
+    /// `[sandbox]`
+    pub sandbox: Sandbox,
     /// `[approvals]`
     pub approvals: Approvals,
     /// `[budgets]`
@@ -169,8 +172,19 @@ pub struct Plugin {
     pub limits: CallLimits,
     /// The most calls at the same time; 0 = half of the threads that guests run on.
     pub concurrent_calls: usize,
+    /// The SHA-256 that its module must have; none = any.
+    pub sha256: Option<[u8; 32]>,
+    /// Whether it may be loaded unsigned where there are trusted keys.
+    pub may_be_unsigned: bool,
     /// Whether its calls wait until somebody approves them. No manifest has a say in it.
     pub approval: Approval,
+}
+
+/// `[sandbox]`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Those whose plugins are loaded; none = a plugin needs no signature.
+    pub trusted_keys: Vec<PublicKey>,
 }
 
 /// Whether a tool is called unasked.

@@ -9,9 +9,10 @@ use super::credentials::Secrets;
 use super::load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, check_name};
 use super::section::{Report, Section, nearest};
 use super::tree::Origin;
-use super::{Approval, Plugin};
+use super::{Approval, Plugin, Sandbox};
 use crate::ids::PluginName;
-use crate::tools::plugin::{CallLimits, Capability, PluginSecret, SecretPlace};
+use crate::tools::plugin::signature::PublicKey;
+use crate::tools::plugin::{CallLimits, Capability, PluginSecret, SecretPlace, sha256};
 
 /// What `[secrets.*]` says, by name; none where the secret itself is missing.
 pub(super) type PluginSecrets = BTreeMap<String, Option<PluginSecret>>;
@@ -80,6 +81,19 @@ pub(super) fn plugins(
     plugins
 }
 
+/// `[sandbox]`
+pub(super) fn sandbox(mut s: Section, r: &mut Report) -> Sandbox {
+    let mut trusted_keys = Vec::new();
+    for text in s.texts(r, "trusted_keys", Some(&[])).unwrap_or_default() {
+        match PublicKey::parse(&text.value) {
+            Ok(key) => trusted_keys.push(key),
+            Err(why) => r.complain(&text.origin, format!("sandbox.trusted_keys: {why}")),
+        }
+    }
+    s.finish(r);
+    Sandbox { trusted_keys }
+}
+
 /// Adds the plugins that ship in the binary, have no entry and are named as a tool: to name one is enough.
 pub(super) fn add_embedded<'a>(plugins: &mut Vec<Plugin>, tools: impl Iterator<Item = &'a PluginName>) {
     for tool in tools {
@@ -93,6 +107,8 @@ pub(super) fn add_embedded<'a>(plugins: &mut Vec<Plugin>, tools: impl Iterator<I
                 secrets: BTreeMap::new(),
                 limits: CallLimits::default(),
                 concurrent_calls: 0,
+                sha256: None,
+                may_be_unsigned: false,
                 approval: Approval::default(),
             });
         }
@@ -122,6 +138,17 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
         http_bytes: s.count(r, "http_bytes", default.http_bytes, 0..=1 << 30),
     };
     let concurrent_calls = s.count(r, "concurrent_calls", 0, 0..=64);
+    let sha256 = s.optional(r, "sha256").and_then(|text| {
+        let digest = sha256(&text);
+        if digest.is_none() {
+            r.complain(
+                &s.origin("sha256"),
+                format!("plugins.sha256: {name}: expected 64 hexadecimal digits"),
+            );
+        }
+        digest
+    });
+    let may_be_unsigned = s.choice(r, "unsigned", false, &[("refuse", false), ("allow", true)]);
     let choices = [("never", Approval::Never), ("ask", Approval::Ask)];
     let approval = s.choice(r, "approval", Approval::Never, &choices);
     s.finish(r);
@@ -132,6 +159,8 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
         secrets: granted,
         limits,
         concurrent_calls,
+        sha256,
+        may_be_unsigned,
         approval,
     };
     (plugin, named)
@@ -163,7 +192,7 @@ fn grants(
                 unknown.map(|unknown| {
                     let near = nearest(&unknown, secrets.keys().map(String::as_str));
                     let near = near.map(|near| format!(", did you mean {near:?}?")).unwrap_or_default();
-                    format!("there is no [secrets.{unknown}]{near}")
+                    format!("capability {:?}: there is no [secrets.{unknown}]{near}", text.value)
                 })
             }
             Err(why) => Some(why),

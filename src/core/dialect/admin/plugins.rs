@@ -38,6 +38,8 @@ pub(in crate::dialect) fn row(observed: &Snapshot) -> Value {
         "description": state["description"],
         "source": state["source"],
         "path": state["path"],
+        "asks": state["asks"],
+        "signed_by": state["signed_by"],
         "capabilities": state["capabilities"],
         "approval": state["approval"],
         "idempotent": state["idempotent"],

@@ -3,7 +3,7 @@
 //! A manifest asks, it never grants: what a plugin gets is the operator's to say, except for the
 //! plugins that ship in the binary.
 
-use toml_edit::{Document, Item, Value};
+use toml_edit::{Document, DocumentMut, Item, Value};
 
 use crate::error::{Error, ErrorCode};
 use crate::tools::plugin::Capability;
@@ -17,6 +17,8 @@ pub struct Manifest {
     pub version: Option<String>,
     /// What it does, for people. The model is told what the module's `describe` says.
     pub description: Option<String>,
+    /// The SHA-256 of the module that it is for.
+    pub sha256: Option<[u8; 32]>,
     /// Whether a call that was cut off may be made again.
     pub idempotent: bool,
     /// The capabilities it needs, and no others may be granted to it; none = it does not say.
@@ -60,6 +62,18 @@ impl Manifest {
         }
     }
 
+    /// The text of a manifest with this digest of its module in it, the rest as it is.
+    ///
+    /// # Errors
+    /// As [`Self::parse`]'s.
+    pub fn with_sha256(file: &str, text: &str, sha256: &str) -> Result<String, Error> {
+        Self::parse(file, text)?;
+        let mut document: DocumentMut =
+            text.parse().map_err(|error| ErrorCode::InvalidRequest.error(format!("{file}: {error}")))?;
+        document["sha256"] = toml_edit::value(sha256);
+        Ok(document.to_string())
+    }
+
     fn set(&mut self, key: &str, item: &Item) -> Result<(), String> {
         let text = || {
             item.as_str()
@@ -70,6 +84,10 @@ impl Manifest {
             "name" => self.name = Some(text()?),
             "version" => self.version = Some(text()?),
             "description" => self.description = Some(text()?),
+            "sha256" => {
+                let digest = sha256(&text()?);
+                self.sha256 = Some(digest.ok_or("sha256: expected 64 hexadecimal digits")?);
+            }
             "idempotent" => {
                 self.idempotent = item
                     .as_bool()
@@ -83,12 +101,25 @@ impl Manifest {
             }
             _ => {
                 return Err(format!(
-                    "unknown key {key:?}, known are name, version, description, idempotent, capabilities"
+                    "unknown key {key:?}, known are name, version, description, sha256, idempotent, capabilities"
                 ));
             }
         }
         Ok(())
     }
+}
+
+/// A digest as it is written.
+pub fn sha256(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    let mut digest = [0; 32];
+    for (byte, digits) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        *byte = digit(digits[0])? << 4 | digit(digits[1])?;
+    }
+    Some(digest)
 }
 
 fn capability(value: &Value) -> Result<Capability, String> {
@@ -110,14 +141,18 @@ mod tests {
 
     #[test]
     fn reads_what_it_knows() {
-        let text = "name = \"clock\"\nversion = \"0.1.0\"\ndescription = \"tells the time\"\nidempotent = true\n\
-                    capabilities = [\"host_function:clock\"]\n";
+        let text = format!(
+            "name = \"clock\"\nversion = \"0.1.0\"\ndescription = \"tells the time\"\nsha256 = \"{}\"\n\
+             idempotent = true\ncapabilities = [\"host_function:clock\"]\n",
+            "aB".repeat(32)
+        );
         assert_eq!(
-            Manifest::parse("clock.toml", text).unwrap(),
+            Manifest::parse("clock.toml", &text).unwrap(),
             Manifest {
                 name: Some("clock".to_owned()),
                 version: Some("0.1.0".to_owned()),
                 description: Some("tells the time".to_owned()),
+                sha256: Some([0xab; 32]),
                 idempotent: true,
                 capabilities: Some(vec![Capability::HostFunction(HostFunction::Clock)]),
             }
@@ -136,6 +171,9 @@ mod tests {
         assert!(complaints[2].starts_with("x.toml:4: idempotent is string"), "{error}");
         assert!(complaints[3].starts_with("x.toml:5: capability \"exec:sh\""), "{error}");
         assert!(complaints[4].starts_with("x.toml:6: unknown key \"more\""), "{error}");
+        let error = Manifest::parse("x.toml", "sha256 = \"zz\"").unwrap_err().message;
+        assert!(error.contains("sha256: expected 64 hexadecimal digits"), "{error}");
+        assert_eq!([sha256(&"+f".repeat(32)), sha256(&"İ".repeat(32)), sha256("")], [None; 3]);
         let error = Manifest::parse("x.toml", "\nname = \n").unwrap_err().message;
         assert!(error.starts_with("x.toml:2: "), "{error}");
     }
