@@ -6,7 +6,7 @@
 //! against the grants one by one, and logging.
 //!
 //! What can be answered at once is answered on the guest's thread. What takes time (HTTP, the store, a
-//! search) goes as a [`HostCall`] to whoever conducts the call, and the guest's thread waits: it is answered
+//! search) goes as a [`HostCall`](call::HostCall) to whoever conducts the call, and the guest's thread waits: it is answered
 //! or, at the call's deadline, let go.
 
 pub mod call;
