@@ -7,7 +7,8 @@ use clawmux_core::config::EMBEDDED_PLUGINS;
 use clawmux_core::daemon::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
-use clawmux_core::tools::call::ToolCall;
+use clawmux_core::tools::audit::{self, CallRecord};
+use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::plugin::LoadPlugin;
 
 use super::{GetInfo, Sources, gone};
@@ -15,6 +16,7 @@ use crate::runtime::ask::Typed;
 use crate::runtime::clock;
 use crate::sandbox::source;
 use crate::sandbox_supervisor::CallTool;
+use crate::store::RecordCall;
 
 /// So many modules of the plugins folder are named.
 const SHOWN_MAX: usize = 20;
@@ -70,15 +72,29 @@ impl Sources {
     pub(super) async fn call_plugin(&self, asked: CallPlugin) -> Result<CalledPlugin, Error> {
         let CallPlugin { name, input } = asked;
         let id = clock::random().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let call = CallTool {
-            session: SessionKey::new("main", "admin", "plugin", "call")?,
-            run: RunId::new(id.as_str()),
-            call: ToolCall { id: CallId::new(id), name, input },
-        };
+        let (session, run) = (SessionKey::new("main", "admin", "plugin", "call")?, RunId::new(id.as_str()));
+        let (digest, tool) = (audit::digest(input.to_string().as_bytes()), name.clone());
+        let call = ToolCall { id: CallId::new(id), name, input };
+        let call = CallTool { session: session.clone(), run: run.clone(), call };
         let begun = Instant::now();
-        let result = self.sandbox.send(call).await.map_err(gone)?.result().await;
-        let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok(CalledPlugin { content: result.content, is_error: result.is_error, took_us })
+        let (result, usage) = self.sandbox.send(call).await.map_err(gone)?.result().await;
+        let took = begun.elapsed();
+        let ToolResult { call, content, is_error } = result;
+        let record = CallRecord {
+            at: clock::now(),
+            session,
+            run,
+            call,
+            tool,
+            input: digest,
+            usage: usage.clone(),
+            took,
+            is_error,
+            result: audit::digest(content.as_bytes()),
+        };
+        self.store.send(RecordCall(record)).await.map_err(gone)??;
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        Ok(CalledPlugin { content, is_error, took_us, usage })
     }
 }
 

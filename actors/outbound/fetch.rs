@@ -40,6 +40,8 @@ pub struct Fetched {
     pub status: u16,
     /// The headers, names in lower case; several of one name are joined by commas.
     pub headers: BTreeMap<String, String>,
+    /// The grants that it took, of HTTP and of secrets.
+    pub grants: Vec<String>,
     /// The body, as it came.
     pub body: Vec<u8>,
 }
@@ -61,8 +63,12 @@ impl Fetcher {
         mut request: HttpRequest,
         body_bytes_max: usize,
     ) -> Result<Fetched, String> {
+        let mut grants = Vec::new();
         for _ in 0..=REDIRECTS_MAX {
             let (url, grant) = allow(&rights.http, &request.url).map_err(|why| why.to_string())?;
+            grants.push(format!("http:{grant}"));
+            let secrets = rights.secrets.iter().filter(|secret| secret.grant.to.matches(&url));
+            grants.extend(secrets.map(|secret| format!("secret:{}", secret.grant)));
             let host = url.host_str().unwrap_or_default().to_owned();
             let sent = self.send(rights, grant, &url, &request).await;
             let mut response = sent.map_err(|why| rights.shown(format!("{host}: {}", in_words(&why))))?;
@@ -75,7 +81,7 @@ impl Fetcher {
                     let body = body(&mut response, body_bytes_max).await;
                     let body = body.map_err(|why| rights.shown(format!("{host}: {why}")))?;
                     let body = redact(&rights.secrets, &body).into_owned();
-                    return Ok(Fetched { status, headers: headers(&response, rights), body });
+                    return Ok(Fetched { status, headers: headers(&response, rights), grants, body });
                 }
             }
         }

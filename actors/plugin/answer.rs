@@ -1,6 +1,7 @@
 //! What the model is told of a call.
 
 use clawmux_core::ids::PluginName;
+use clawmux_core::tools::audit::CallUsage;
 use serde_json::Value;
 
 /// So much is kept of what the last call that failed was answered, in characters.
@@ -13,12 +14,14 @@ pub struct Answer {
     pub content: String,
     /// Whether it failed.
     pub is_error: bool,
+    /// What the call used.
+    pub usage: CallUsage,
 }
 
 impl Answer {
     /// A failure, in words.
     pub fn error(content: impl Into<String>) -> Self {
-        Self { content: content.into(), is_error: true }
+        Self { content: content.into(), is_error: true, usage: CallUsage::default() }
     }
 
     /// Of a plugin that went down.
@@ -39,9 +42,10 @@ impl Answer {
             && let Some(Value::String(content)) = object.get_mut("content")
         {
             let content = std::mem::take(content);
-            return Self { content, is_error: object.get("is_error") == Some(&Value::Bool(true)) };
+            let is_error = object.get("is_error") == Some(&Value::Bool(true));
+            return Self { content, is_error, usage: CallUsage::default() };
         }
-        Self { content: text.into_owned(), is_error: false }
+        Self { content: text.into_owned(), is_error: false, usage: CallUsage::default() }
     }
 }
 
@@ -63,7 +67,7 @@ mod tests {
             ("", "", false),
         ] {
             let answer = Answer::of_output(output.as_bytes());
-            assert_eq!(answer, Answer { content: content.to_owned(), is_error }, "{output}");
+            assert_eq!((answer.content.as_str(), answer.is_error), (content, is_error), "{output}");
         }
         assert_eq!(Answer::of_output(b"\xff").content, "\u{fffd}");
     }

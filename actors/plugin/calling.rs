@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use clawmux_core::ids::{CallId, PluginName};
+use clawmux_core::tools::audit::CallUsage;
 use clawmux_core::tools::call::ToolResult;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -18,8 +19,8 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30);
 pub enum Progress {
     /// Its turn has come: the guest runs.
     Begun,
-    /// It is over.
-    Returned(ToolResult),
+    /// It is over, and what it used.
+    Returned(ToolResult, CallUsage),
 }
 
 /// A call under way: its progress and its result. Dropped, it is called off: what did not begin never will,
@@ -82,27 +83,31 @@ impl Calling {
                     self.answer = None;
                     let (plugin, limit) = (&self.plugin, WAIT_MAX.as_millis());
                     let busy = format!("plugin {plugin} is busy: no room to run within {limit} ms");
-                    return Some(Progress::Returned(self.to_result(Answer::error(busy))));
+                    return Some(self.returned(Answer::error(busy)));
                 }
             }
         }
         let answer = self.answer.take()?.await;
         let answer = answer.unwrap_or_else(|_| Answer::crashed(&self.plugin));
-        Some(Progress::Returned(self.to_result(answer)))
+        Some(self.returned(answer))
     }
 
-    /// Waits for its result: whatever happens, there is one.
-    pub async fn result(mut self) -> ToolResult {
-        while let Some(progress) = self.next().await {
-            if let Progress::Returned(result) = progress {
-                return result;
+    /// Waits for its result, and what it used: whatever happens, there is one.
+    pub async fn result(mut self) -> (ToolResult, CallUsage) {
+        loop {
+            match self.next().await {
+                Some(Progress::Begun) => {}
+                Some(Progress::Returned(result, usage)) => return (result, usage),
+                // Somebody has taken it before.
+                None => {
+                    let Answer { content, is_error, usage } = Answer::crashed(&self.plugin);
+                    return (ToolResult { call: self.call.clone(), content, is_error }, usage);
+                }
             }
         }
-        // Somebody has taken it before.
-        self.to_result(Answer::crashed(&self.plugin))
     }
 
-    fn to_result(&self, Answer { content, is_error }: Answer) -> ToolResult {
-        ToolResult { call: self.call.clone(), content, is_error }
+    fn returned(&self, Answer { content, is_error, usage }: Answer) -> Progress {
+        Progress::Returned(ToolResult { call: self.call.clone(), content, is_error }, usage)
     }
 }

@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use clawmux_core::tools::audit::CallUsage;
 use clawmux_core::tools::plugin::InputSchema;
 use futures::future::{Either, select};
 use serde_json::Value;
@@ -55,11 +56,21 @@ impl Job {
         let Self { package, cache, engine, input, json, schema, begun, wanted, asking, entered, done } = self;
         // Nobody listens where the actor is gone, or the call was given up.
         if done.is_closed() || begun.send(()).is_err() {
-            let _ = done.send(Done { engine, compiled: false, result: Err(Failure::Interrupted) });
+            let _ = done.send(Done {
+                engine,
+                compiled: false,
+                result: Err(Failure::Interrupted),
+                usage: CallUsage::default(),
+            });
             return;
         }
         if let Err(why) = schema.check(&input) {
-            let _ = done.send(Done { engine, compiled: false, result: Err(Failure::Misfit(why)) });
+            let _ = done.send(Done {
+                engine,
+                compiled: false,
+                result: Err(Failure::Misfit(why)),
+                usage: CallUsage::default(),
+            });
             return;
         }
         let compiled = engine.is_none();
@@ -72,9 +83,13 @@ impl Job {
                 let result = engine.call("handle_tool_call", &json, Some(asking), |handle| {
                     let _ = entered.send(handle);
                 });
-                Done { engine: Some(engine), compiled, result }
+                let usage = engine.usage().clone();
+                Done { engine: Some(engine), compiled, result, usage }
             }
-            Err(why) => Done { engine: None, compiled, result: Err(Failure::Trapped(why.to_string())) },
+            Err(why) => {
+                let result = Err(Failure::Trapped(why.to_string()));
+                Done { engine: None, compiled, result, usage: CallUsage::default() }
+            }
         };
         let _ = done.send(over);
     }
@@ -85,6 +100,7 @@ pub(super) struct Done {
     engine: Option<Engine>,
     compiled: bool,
     result: Result<Vec<u8>, Failure>,
+    usage: CallUsage,
 }
 
 /// What is known when a call is over and its thread is free.
@@ -148,7 +164,7 @@ pub(super) async fn conduct(
         }
     };
     let took = entered_at.elapsed();
-    let Done { engine, compiled, result } = match over {
+    let Done { engine, compiled, result, usage } = match over {
         Ok(Ok(done)) => done,
         Ok(Err(_)) => {
             let error = tell(reply, Answer::error(format!("plugin {name} crashed in the sandbox")));
@@ -182,7 +198,7 @@ pub(super) async fn conduct(
         Err(Failure::Interrupted) => Answer::error(too_long),
         Err(failure) => Answer::error(format!("plugin {name} {failure}")),
     };
-    let error = tell(reply, answer);
+    let error = tell(reply, Answer { usage, ..answer });
     // The runtime's own, later time limit may be about to strike an engine this slow.
     let engine = engine.filter(|_| took < limits.timeout);
     Ended { engine, compiled, error, cut_off: false, is_spoiled, took }

@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use clawmux_core::tools::audit::CallUsage;
 use extism::{CancelHandle, CompiledPlugin, Manifest, Wasm};
 
 use super::Limits;
 use super::cache::{Cache, Mark};
 use super::compiler::{self, CompileError};
 use super::host;
-use super::host::call::{Asking, CallState};
+use super::host::call::{Asking, CallState, Over};
 use super::source::Package;
 
 /// The most bytes of a guest's own error message that are kept.
@@ -69,6 +70,8 @@ pub struct Engine {
     compiled: Arc<CompiledPlugin>,
     state: Arc<CallState>,
     limits: Limits,
+    /// What the last call used.
+    usage: CallUsage,
 }
 
 impl fmt::Debug for Engine {
@@ -103,7 +106,12 @@ impl Engine {
             .with_cache_config(&code.settings)
             .compile()
             .map_err(|error| CompileError::Refused(format!("{error:#}")))?;
-        Ok((Self { compiled: Arc::new(compiled), state, limits }, mark))
+        Ok((Self { compiled: Arc::new(compiled), state, limits, usage: CallUsage::default() }, mark))
+    }
+
+    /// What the last call used.
+    pub fn usage(&self) -> &CallUsage {
+        &self.usage
     }
 
     /// Calls `export` with `input` in a fresh instance. What the guest asks of its host goes to `asking`;
@@ -124,7 +132,8 @@ impl Engine {
             extism::Plugin::new_from_compiled(&self.compiled).map_err(|error| failure(&error))?;
         begun(Interrupt { handle: instance.cancel_handle(), compiled: Arc::clone(&self.compiled) });
         let called = instance.call::<&[u8], ()>(export, input);
-        let (output, said) = self.state.end();
+        let Over { output, error: said, used } = self.state.end();
+        self.usage = CallUsage { fuel: instance.fuel_consumed(), grants: used };
         let said =
             || said.map(|said| Failure::Reported(shortened(String::from_utf8_lossy(&said).into_owned())));
         match called {

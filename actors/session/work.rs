@@ -11,11 +11,12 @@ use clawmux_core::conversation::context::fit_soul;
 use clawmux_core::conversation::lane;
 use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{CallId, PluginName, RunId};
+use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, Delta};
+use clawmux_core::tools::audit::{self, CallRecord, CallUsage};
 use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::messenger;
 use futures::future::LocalBoxFuture;
@@ -71,10 +72,39 @@ impl Doing {
 /// A call that was begun: it is not begun again.
 pub(super) struct Making {
     call: CallId,
+    /// What is called.
+    name: PluginName,
+    /// The name it is counted by.
     tool: PluginName,
+    /// The digest of its input.
+    input: [u8; 32],
     begun: Instant,
     future: SpawnHandle,
     is_over: bool,
+}
+
+impl Making {
+    /// What is kept of the call, which gave this result; none where it was cut off.
+    fn over(
+        &self,
+        run: &RunId,
+        session: &SessionKey,
+        usage: CallUsage,
+        result: Option<&ToolResult>,
+    ) -> CallRecord {
+        CallRecord {
+            at: clock::now(),
+            session: session.clone(),
+            run: run.clone(),
+            call: self.call.clone(),
+            tool: self.name.clone(),
+            input: self.input,
+            usage,
+            took: self.begun.elapsed(),
+            is_error: result.is_none_or(|result| result.is_error),
+            result: audit::digest(result.map_or(&[], |result| result.content.as_bytes())),
+        }
+    }
 }
 
 impl Session {
@@ -115,11 +145,12 @@ impl Session {
                 drop(answer.take());
                 self.account.spent_since(before)
             }
-            Doing::Acting { calls, .. } => {
-                let cut_off = calls.into_iter().filter(|making| !making.is_over);
-                for Making { future, tool, begun, .. } in cut_off {
-                    self.deps.meters.called(tool.as_str(), CallEnd::Cancelled, begun.elapsed());
-                    ctx.cancel_future(future);
+            Doing::Acting { run, calls, .. } => {
+                for making in calls.into_iter().filter(|making| !making.is_over) {
+                    let tool = making.tool.as_str();
+                    self.deps.meters.called(tool, CallEnd::Cancelled, making.begun.elapsed());
+                    ctx.cancel_future(making.future);
+                    self.record(making.over(&run, self.conversation.key(), CallUsage::default(), None));
                 }
                 Usage::default()
             }
@@ -250,24 +281,37 @@ impl Session {
             if begun.iter().any(|making| making.call == call.id) {
                 continue;
             }
-            let (id, tool, at) = (call.id.clone(), self.offered(&call.name), Instant::now());
+            let (id, name, tool) = (call.id.clone(), call.name.clone(), self.offered(&call.name));
+            let input = audit::digest(call.input.to_string().as_bytes());
             let result = self.call(run.clone(), call);
             let (of, returning) = (run.clone(), id.clone());
-            let returned = result.into_actor(self).map(move |result, session, ctx| {
-                if let Doing::Acting { calls, .. } = &mut session.doing {
-                    for making in calls.iter_mut().filter(|making| making.call == returning) {
-                        making.is_over = true;
-                        let end = if result.is_error { CallEnd::Error } else { CallEnd::Ok };
-                        session.deps.meters.called(making.tool.as_str(), end, making.begun.elapsed());
-                    }
+            let returned = result.into_actor(self).map(move |(result, usage), session, ctx| {
+                if let Doing::Acting { calls, .. } = &mut session.doing
+                    && let Some(making) = calls.iter_mut().find(|making| making.call == returning)
+                {
+                    making.is_over = true;
+                    let end = if result.is_error { CallEnd::Error } else { CallEnd::Ok };
+                    session.deps.meters.called(making.tool.as_str(), end, making.begun.elapsed());
+                    let record = making.over(&of, session.conversation.key(), usage, Some(&result));
+                    session.record(record);
                 }
                 session.conversation.returned(clock::now(), &of, result);
                 session.proceed(ctx);
             });
             let future = ctx.spawn(returned);
-            begun.push(Making { call: id, tool, begun: at, future, is_over: false });
+            begun.push(Making { call: id, name, tool, input, begun: Instant::now(), future, is_over: false });
         }
         self.doing = Doing::Acting { run, step, calls: begun };
+    }
+
+    /// Keeps what became of a call, before what follows from it is written.
+    fn record(&self, record: CallRecord) {
+        let written = self.deps.log_writer.record_call(record);
+        actix::spawn(async move {
+            if let Err(error) = written.await {
+                tracing::warn!(error = %error.message, "a tool call is not on record");
+            }
+        });
     }
 
     /// The name of a tool as it is counted: a model may call what it was never offered.
@@ -299,26 +343,28 @@ impl Session {
     }
 
     /// Calls one tool: one that is built in, a granted command of a node, or a plugin.
-    fn call(&self, run: RunId, call: ToolCall) -> LocalBoxFuture<'static, ToolResult> {
+    fn call(&self, run: RunId, call: ToolCall) -> LocalBoxFuture<'static, (ToolResult, CallUsage)> {
         let (session, id) = (self.conversation.key().clone(), call.id.clone());
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
         if call.name.as_str() == messenger::NAME {
             let owner = self.conversation.owner().clone();
             let files = self.deps.files.clone();
             let sessions = self.drop_guard.supervisor.requests.clone();
-            return SendMessage { run, call, owner, files, sessions }.make().boxed_local();
+            let sent = SendMessage { run, call, owner, files, sessions }.make();
+            return sent.map(|result| (result, CallUsage::default())).boxed_local();
         }
         match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
             Some(tool) => {
                 let sent = self.deps.nodes.send(CallNode { session, run, tool, call });
-                async move { sent.await.unwrap_or_else(|_| lost(gone::<Nodes>())) }.boxed_local()
+                let result = async move { sent.await.unwrap_or_else(|_| lost(gone::<Nodes>())) };
+                result.map(|result| (result, CallUsage::default())).boxed_local()
             }
             None => {
                 let sent = self.deps.sandbox.send(CallTool { session, run, call });
                 let result = async move {
                     match sent.await {
                         Ok(calling) => calling.result().await,
-                        Err(_) => lost(gone::<SandboxSupervisor>()),
+                        Err(_) => (lost(gone::<SandboxSupervisor>()), CallUsage::default()),
                     }
                 };
                 result.boxed_local()

@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
 use super::{
-    Append, Forget, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile, WriteJobs, WritePluginValue,
-    WriteTokens,
+    Append, Forget, RecordCall, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile, WriteJobs,
+    WritePluginValue, WriteTokens,
 };
 
 /// A change, which stands beside the table it is about.
@@ -49,6 +49,7 @@ macro_rules! written {
 written!(
     Append,
     Forget,
+    RecordCall,
     RecordUsage,
     WriteAgents,
     WriteDevices,

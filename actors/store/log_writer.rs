@@ -9,6 +9,7 @@ use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{Seq, SessionKey};
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::audit::CallRecord;
 use tokio::sync::oneshot;
 
 use super::change::Change;
@@ -16,7 +17,7 @@ use super::failure::Failure;
 use super::figures::Figures;
 use super::live::Live;
 use super::writer::{PendingChange, Writer};
-use super::{Health, Holdings, Store, answered, closed, full};
+use super::{Health, Holdings, RecordCall, Store, answered, closed, full};
 
 /// How many bytes of writes may wait; a single one may have more.
 const WRITE_BYTES_MAX: usize = 64 << 20;
@@ -137,6 +138,14 @@ impl LogWriter {
     /// As [`Delete`]'s.
     pub fn delete_unused(&self, session: SessionKey, since: Timestamp) -> ResponseFuture<Result<(), Error>> {
         self.write(Deletion { session, unused_since: Some(since) })
+    }
+
+    /// Keeps what became of a tool call, before whatever is written later; see [`RecordCall`].
+    ///
+    /// # Errors
+    /// As [`RecordCall`]'s.
+    pub fn record_call(&self, record: CallRecord) -> ResponseFuture<Result<(), Error>> {
+        self.write(RecordCall(record))
     }
 
     /// What owners hold in the log.

@@ -17,6 +17,7 @@
 //! it: what a session loads is bounded by the number of runs it asks for, and by their bytes.
 
 mod agents;
+mod audit;
 mod backup;
 mod change;
 mod columns;
@@ -71,6 +72,7 @@ use reader::questions::Questions;
 use writer::Writer;
 
 pub use agents::{KeptAgents, ReadAgents, WriteAgents};
+pub use audit::{Audited, RecordCall, audit};
 pub use backup::{Backup, copy};
 pub use devices::{Devices, ReadDevices, WriteDevices};
 pub(crate) use figures::Figures;

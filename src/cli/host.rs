@@ -24,6 +24,9 @@ pub(crate) struct Doctor {
     /// Ask no model provider
     #[arg(long)]
     pub(crate) offline: bool,
+    /// Look only whether the record of tool calls is as it was written
+    #[arg(long, conflicts_with = "within")]
+    pub(crate) audit: bool,
 }
 
 /// `restore`

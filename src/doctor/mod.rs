@@ -6,6 +6,7 @@
 //!
 //! | file | looks at |
 //! |---|---|
+//! | `audit` | the record of tool calls, where that is asked for |
 //! | `config` | the configuration, and variables that look like it |
 //! | `home` | the home, its permissions, its secrets, its disk |
 //! | `plugins` | whether each plugin can be loaded, and what is kept of them compiled |
@@ -14,6 +15,7 @@
 //! | `system` | limits of the operating system, and whether the clock went back |
 //! | `upstream` | keys and providers, and the clock against theirs |
 
+mod audit;
 mod config;
 mod daemon;
 mod home;
@@ -41,6 +43,9 @@ use crate::terminal::{json_line, say, visible};
 
 /// How long a look may take that reads files and asks the daemon.
 const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long reading the record of tool calls may take.
+const AUDIT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Where it is said why something goes wrong with the daemon.
 const LOG: &str =
@@ -77,6 +82,16 @@ pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
 /// Runs all checks.
 fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let global = global.clone();
+    if options.audit {
+        let home = home.to_owned();
+        found.within(AUDIT_TIMEOUT, "audit", move |found| {
+            // What else is wrong with the configuration is another look's.
+            let settings = config::read(&global, &mut Findings::default());
+            let store = settings.map(|(settings, _)| settings.config.store.path);
+            audit::look(&store.unwrap_or_else(|| home.join("clawmux.db")), found);
+        });
+        return;
+    }
     let settings = found.within(TIMEOUT, "config", move |found| {
         let settings = config::read(&global, found);
         let files =

@@ -112,7 +112,12 @@ fn show(answer: &Value, plugin: &PluginArg, command: &PluginCommand) -> Result<(
             write(&format!("{}\n", visible(content.trim_end_matches('\n'))))?;
             let took = answer.number("took_us");
             let how = if answer["is_error"] == true { "failed" } else { "ok" };
-            tell(&format!("{how} ({}.{} ms)", took / 1000, took % 1000 / 100));
+            let fuel = answer["fuel"].as_u64().map(|fuel| format!(", {fuel} fuel")).unwrap_or_default();
+            let grants = match answer.words("grants") {
+                none if none == "-" => String::new(),
+                grants => format!("; it used {}", one_line(&grants, 1000)),
+            };
+            tell(&format!("{how} ({}.{} ms{fuel}{grants})", took / 1000, took % 1000 / 100));
         }
         PluginCommand::Sign(_) | PluginCommand::Verify(_) => {}
     }

@@ -156,7 +156,7 @@ fn plugins_come_go_and_are_tried() {
     // Trying one is under its own grants and limits, and its output alone is on stdout.
     let (status, stdout, stderr) = daemon.run(&["plugin", "call", "mine"]);
     assert_eq!((status, stdout.as_str()), (0, "ok\n"), "nobody is asked for approval: {stderr}");
-    assert!(stderr.starts_with("ok (") && stderr.trim_end().ends_with(" ms)"), "{stderr}");
+    assert!(stderr.starts_with("ok (") && stderr.trim_end().ends_with(" fuel)"), "{stderr}");
     let answer = daemon.json_of(&["plugin", "call", "echo", r#"{"text":"\u001b[2Jhi"}"#]);
     assert_eq!((&answer["content"], &answer["is_error"]), (&json!("\u{1b}[2Jhi"), &json!(false)));
     assert!(answer["took_us"].as_u64() > Some(0), "{answer}");

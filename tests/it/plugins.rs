@@ -431,8 +431,31 @@ fn an_agent_fetches_a_page_keeps_notes_and_calculates() {
     {
         assert!(!said.contains("geheim"), "{said}");
     }
-    let daemon = daemon.kill_and_restart();
-    assert_eq!(daemon.stdout_of(&["plugin", "call", "notes", &read.to_string()]), "3 minutes\n");
+    let mut daemon = daemon.kill_and_restart();
+    let (status, stdout, stderr) = daemon.run(&["plugin", "call", "notes", &read.to_string()]);
+    assert_eq!((status, stdout.as_str()), (0, "3 minutes\n"));
+    assert!(stderr.contains(" fuel; it used store:notes)"), "{stderr}");
+
+    // Every call is on record, and a record that is not as it was written is found.
+    let audit = daemon.json_of(&["doctor", "--audit"]);
+    assert!(
+        audit["findings"][0]["what"].as_str().unwrap().starts_with("7 tool calls are on record"),
+        "{audit}"
+    );
+    daemon.terminate();
+    let db = rusqlite::Connection::open(daemon.home().join("clawmux.db")).unwrap();
+    let about: String =
+        db.query_row("SELECT record FROM audit WHERE number = 1", [], |row| row.get(0)).unwrap();
+    let about: Value = serde_json::from_str(&about).unwrap();
+    assert_eq!(
+        (&about["tool"], &about["is_error"], &about["grants"][0]),
+        (&json!("fetch"), &json!(false), &json!(format!("http:http://{page}/")))
+    );
+    assert!(about["fuel"].as_u64() > Some(1000) && !about.to_string().contains("geheim"), "{about}");
+    db.execute("UPDATE audit SET record = replace(record, 'fetch', 'echo') WHERE number = 1", []).unwrap();
+    let checked = daemon::command(daemon.home()).args(["doctor", "--audit"]).output().unwrap();
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(checked.status.code() == Some(1) && said.contains("call 1 was changed"), "{said}");
 }
 
 #[test]

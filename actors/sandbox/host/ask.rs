@@ -75,6 +75,7 @@ fn store(rights: &Arc<Rights>, state: &Arc<CallState>) -> [Function; 3] {
     let (get_of, set_of, list_of) = (Arc::clone(rights), Arc::clone(rights), Arc::clone(rights));
     let get = move |guest: &mut CurrentPlugin, state: &CallState, inputs: &[u64]| {
         let get = GetValue::read(&taken(guest, inputs)?, &get_of.stores).map_err(Error::msg)?;
+        state.used(format!("store:{}", get.namespace));
         let value = state.ask(|reply| HostCall::Get(get, reply))?;
         // JSON already, as it was kept.
         let value = value.unwrap_or_else(|| "null".to_owned());
@@ -82,11 +83,13 @@ fn store(rights: &Arc<Rights>, state: &Arc<CallState>) -> [Function; 3] {
     };
     let set = move |guest: &mut CurrentPlugin, state: &CallState, inputs: &[u64]| {
         let set = SetValue::read(&taken(guest, inputs)?, &set_of.stores).map_err(Error::msg)?;
+        state.used(format!("store:{}", set.namespace));
         state.ask(|reply| HostCall::Set(set, reply))?;
         answer(guest, &json!({}))
     };
     let list = move |guest: &mut CurrentPlugin, state: &CallState, inputs: &[u64]| {
         let list = ListKeys::read(&taken(guest, inputs)?, &list_of.stores).map_err(Error::msg)?;
+        state.used(format!("store:{}", list.namespace));
         let (keys, more) = state.ask(|reply| HostCall::List(list, reply))?;
         answer(guest, &json!({ "keys": keys, "more": more }))
     };

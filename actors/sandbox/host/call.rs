@@ -1,6 +1,6 @@
 //! One call of a guest, as the host functions see it: what it is for, what it has used, what it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawmux_core::ids::{CallId, RunId, SessionKey};
@@ -39,6 +39,7 @@ impl Default for Call {
             output: Ok(Vec::new()),
             error: None,
             variables: BTreeMap::new(),
+            used: BTreeSet::new(),
         }
     }
 }
@@ -68,6 +69,16 @@ pub struct Asking {
     pub pool: Pool,
 }
 
+/// What is left of a call.
+pub struct Over {
+    /// Its output, or of how many bytes that is where those are too many.
+    pub output: Result<Vec<u8>, usize>,
+    /// What it says of its failure.
+    pub error: Option<Vec<u8>>,
+    /// The grants that it made use of.
+    pub used: Vec<String>,
+}
+
 /// The most bytes of a guest's variables together; as extism has it.
 const VARIABLES_BYTES_MAX: usize = 1024 * 1024;
 
@@ -88,6 +99,8 @@ pub(super) struct Call {
     /// What it says of its failure.
     pub(super) error: Option<Vec<u8>>,
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The grants that were made use of.
+    used: BTreeSet<String>,
 }
 
 impl CallState {
@@ -102,11 +115,15 @@ impl CallState {
         };
     }
 
-    /// Ends the call: its output (or how many bytes that has, where they are too many), and what it says of
-    /// a failure.
-    pub fn end(&self) -> (Result<Vec<u8>, usize>, Option<Vec<u8>>) {
-        let Call { output, error, .. } = std::mem::take(&mut *self.call());
-        (output, error)
+    /// Ends the call.
+    pub fn end(&self) -> Over {
+        let Call { output, error, used, .. } = std::mem::take(&mut *self.call());
+        Over { output, error, used: used.into_iter().collect() }
+    }
+
+    /// A grant was made use of.
+    pub(super) fn used(&self, grant: String) {
+        self.call().used.insert(grant);
     }
 
     // A poisoned lock is fine: nothing is half done between statements.

@@ -29,6 +29,7 @@ pub(super) fn functions(rights: &Arc<Rights>, state: &Arc<CallState>) -> Vec<Fun
         let left = left - request.body.len();
         let fetched = state.ask(|reply| HostCall::Fetch(request, left, reply))?;
         let body = guest_memory::store(guest, &fetched.body)?;
+        fetched.grants.into_iter().for_each(|grant| state.used(grant));
         let mut call = state.call();
         call.http_bytes_left = left.saturating_sub(fetched.body.len());
         call.response = Some((fetched.status, fetched.headers));

@@ -115,6 +115,9 @@ fn function(
     let (state, gives_int) = (Arc::clone(state), matches!(gives, Some(ValType::I32)));
     let call = move |guest: &mut CurrentPlugin, inputs: &[Val], results: &mut [Val], _: UserData<()>| {
         state.count_call()?;
+        if namespace == NAMESPACE && !STORE.contains(&name) {
+            state.used(format!("host_function:{name}"));
+        }
         let inputs: Vec<u64> =
             inputs.iter().map(|input| input.i64().unwrap_or_default().cast_unsigned()).collect();
         let result = body(guest, &state, &inputs)?;

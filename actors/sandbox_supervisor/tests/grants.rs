@@ -282,7 +282,7 @@ async fn what_a_call_may_send_receive_and_wait_is_bounded() {
     let (silent, echo) = futures::join!(silent, echo);
     assert_eq!(echo.content, "here");
     for result in silent {
-        assert_eq!(result.content, "plugin fetch took longer than 1500 ms");
+        assert_eq!(result.0.content, "plugin fetch took longer than 1500 ms");
     }
     until(&to, "fetch", |state| state["calls_running"] == 0 && state["state"] == "loaded").await;
     assert_eq!(fetch(&to, &server.url("/")).await.content, "small");
@@ -301,7 +301,7 @@ async fn notes_are_apart_for_owners_and_agents_and_stay() {
     let session =
         |owner: &Owner, agent: &str| SessionKey::new(agent, "test", "a", "main").unwrap().in_space(owner);
     let ask = async |to: &Addr<SandboxSupervisor>, session: SessionKey, input: Value| {
-        to.send(CallTool { session, ..call("notes", input) }).await.unwrap().result().await
+        to.send(CallTool { session, ..call("notes", input) }).await.unwrap().result().await.0
     };
     let own = Owner::Credential("ci".into());
     let (to, store) = begin().await;

@@ -102,7 +102,7 @@ fn call(name: &str, input: Value) -> CallTool {
 }
 
 async fn result(to: &Addr<SandboxSupervisor>, name: &str, input: Value) -> ToolResult {
-    to.send(call(name, input)).await.unwrap().result().await
+    to.send(call(name, input)).await.unwrap().result().await.0
 }
 
 async fn error(to: &Addr<SandboxSupervisor>, name: &str, input: Value) -> String {
@@ -527,7 +527,7 @@ async fn a_plugin_that_keeps_failing_is_paused_for_its_owner_alone() {
     assert_eq!(state["state"], "quarantined");
     let other = clawmux_core::ids::Owner::Credential("other".into());
     let session = SessionKey::new("main", "test", "a", "main").unwrap().in_space(&other);
-    let theirs = to.send(CallTool { session, ..call("bad", json!({})) }).await.unwrap().result().await;
+    let theirs = to.send(CallTool { session, ..call("bad", json!({})) }).await.unwrap().result().await.0;
     assert!(!theirs.is_error, "{}", theirs.content);
     to.send(Typed(ReloadPlugin { name: "bad".into() })).await.unwrap().unwrap();
     assert!(!result(&to, "bad", json!({})).await.is_error, "what is loaded anew has another chance");

@@ -29,6 +29,8 @@
 //! | `firings` | when each of them was done and what came of it, the latest |
 //! | `job_days` | what each of them spent on a day |
 //! | `credential_uses` | when the credentials of the configuration were last used, and from where |
+//! | `plugin_namespaces`, `plugin_values` | what plugins keep, and how much that is |
+//! | `audit`, `audit_chain` | tool calls that were made, and the hash of the last one |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 
 mod migrations;

@@ -17,6 +17,7 @@ use crate::prompt::settings::Settings;
 use crate::provider::meter::Budget;
 use crate::provider::usage::{Usage, UsageTotals};
 use crate::time::Timestamp;
+use crate::tools::audit::CallUsage;
 use crate::tools::plugin::{PluginSummary, Unloaded};
 
 area! {
@@ -237,6 +238,8 @@ pub struct CalledPlugin {
     pub is_error: bool,
     /// How long it took, in microseconds.
     pub took_us: u64,
+    /// What it used.
+    pub usage: CallUsage,
 }
 
 /// Report the tokens used.

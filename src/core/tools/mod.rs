@@ -1,5 +1,6 @@
 //! Tools: plugins, the commands of nodes, and those that are built in.
 
+pub mod audit;
 pub mod call;
 pub mod messenger;
 pub mod node;

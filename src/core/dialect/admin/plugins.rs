@@ -120,8 +120,9 @@ struct Try {
     input: Value,
 }
 
-/// `admin.plugin.call`: `{"plugin", "content", "is_error", "took_us"}`, made as a session would, with the
-/// plugin's own grants and limits; nobody is asked for approval.
+/// `admin.plugin.call`: `{"plugin", "content", "is_error", "took_us", "fuel", "grants"}`, made as a session would,
+/// with the plugin's own grants and limits; nobody is asked for approval. `fuel` is what it burnt (null where it was
+/// cut off), `grants` those that it made use of.
 fn call(request: &Request) -> Result<Call, Error> {
     let Try { plugin, input } = request.read()?;
     let input = if input.is_null() { json!({}) } else { input };
@@ -129,10 +130,11 @@ fn call(request: &Request) -> Result<Call, Error> {
         return Err(invalid("the input of a plugin is a JSON object"));
     }
     let call = CallPlugin { name: PluginName::new(plugin.as_str()), input };
-    ask(
-        call,
-        move |CalledPlugin { content, is_error, took_us }| json!({ "plugin": plugin, "content": content, "is_error": is_error, "took_us": took_us }),
-    )
+    ask(call, move |called| {
+        let CalledPlugin { content, is_error, took_us, usage } = called;
+        json!({ "plugin": plugin, "content": content, "is_error": is_error, "took_us": took_us,
+            "fuel": usage.fuel, "grants": usage.grants })
+    })
 }
 
 fn summary(plugin: &PluginSummary) -> Value {
