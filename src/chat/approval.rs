@@ -65,8 +65,10 @@ impl Client {
                 name
             }
         };
-        self.renderer
-            .ask(Some(&format!("call {}? y = yes, n = no, e = edit the input", one_line(&what, 200))));
+        self.renderer.ask(Some(&format!(
+            "call {}? y = yes, n = no, e = edit the input, a = always in this session",
+            one_line(&what, 200)
+        )));
     }
 
     /// The key that a typed line stands for while a question is shown.
@@ -74,6 +76,7 @@ impl Client {
         self.approval.question.as_ref()?;
         match line.trim() {
             "y" | "yes" => Some('y'),
+            "a" | "always" => Some('a'),
             "n" | "no" => Some('n'),
             "e" | "edit" => Some('e'),
             _ => None,
@@ -88,6 +91,9 @@ impl Client {
         };
         match key {
             'y' | 'Y' => self.send_decision(&asked, |id| exoclaw::approve(id, &asked.id, None)).await?,
+            'a' | 'A' => {
+                self.send_decision(&asked, |id| exoclaw::approve_for_session(id, &asked.id)).await?;
+            }
             'n' | 'N' => self.send_decision(&asked, |id| exoclaw::deny(id, &asked.id, None)).await?,
             'e' | 'E' => {
                 self.approval.question = None;

@@ -15,8 +15,11 @@ pub(crate) enum ApprovalCommand {
         /// The id of the approval, or its beginning; `clawmux approvals` lists them
         id: String,
         /// Run it with the JSON object in this file (`-`: stdin) instead of the model's input
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", conflicts_with = "for_session")]
         input_file: Option<PathBuf>,
+        /// Run later calls of the same tool in the same session as well, without asking
+        #[arg(long)]
+        for_session: bool,
     },
     /// Refuse the call; the model is told
     Deny {

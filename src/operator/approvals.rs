@@ -56,11 +56,15 @@ pub(crate) fn list(global: &Global, id: Option<&str>) -> Result<(), Failure> {
 pub(crate) fn run(global: &Global, command: &ApprovalCommand) -> Result<(), Failure> {
     let mut params = json!({});
     let (id, method, says) = match command {
-        ApprovalCommand::Approve { id, input_file } => {
+        ApprovalCommand::Approve { id, input_file, for_session } => {
+            if *for_session {
+                params["for_session"] = json!(true);
+            }
             if let Some(path) = input_file {
                 params["input"] = read_input(path)?;
             }
-            (id, "admin.approval.approve", ("approved", ""))
+            let later = if *for_session { ", and its later calls there" } else { "" };
+            (id, "admin.approval.approve", ("approved", later))
         }
         ApprovalCommand::Deny { id, reason } => {
             if let Some(reason) = reason {

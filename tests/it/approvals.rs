@@ -407,8 +407,6 @@ fn openclaw_clients_decide_about_the_same_calls() {
     let got = operator.call("exec.approval.get", json!({ "id": id }))["payload"].clone();
     assert_eq!((&got["commandText"], &got["agentId"]), (&asked["request"]["command"], &json!("main")));
 
-    let always = operator.call("exec.approval.resolve", json!({ "id": id, "decision": "allow-always" }));
-    assert!(always["error"]["message"].as_str().is_some_and(|why| why.contains("allow-always")), "{always}");
     let resolve = json!({ "id": id, "decision": "allow-once" });
     assert_eq!(operator.call("exec.approval.resolve", resolve.clone())["payload"], json!({ "ok": true }));
     let answer = client.stream(&prompt);
@@ -425,4 +423,27 @@ fn openclaw_clients_decide_about_the_same_calls() {
     assert_eq!(daemon.run(&["approval", "deny", &id]).0, 0);
     let resolved = operator.find(|frame| frame["event"] == "exec.approval.resolved");
     assert_eq!((&resolved["payload"]["id"], &resolved["payload"]["decision"]), (&json!(id), &json!("deny")));
+}
+
+#[test]
+fn a_tool_that_was_allowed_for_a_session_asks_there_no_more() {
+    let daemon = Daemon::with(ASK);
+    let mut operator = OpenClaw::connect(&daemon);
+    let mut client = Client::connect(daemon.address);
+    let prompt = client.prompt("ada", CALL);
+    let id = operator.find(|frame| frame["event"] == "exec.approval.requested")["payload"]["id"].clone();
+    let always = json!({ "id": id, "decision": "allow-always" });
+    assert_eq!(operator.call("exec.approval.resolve", always)["payload"], json!({ "ok": true }));
+    assert_eq!(client.stream(&prompt).data("tool_result").next().expect("a result")["content"], "hi");
+    let unasked = client.chat("ada", CALL);
+    assert_eq!(unasked.data("tool_result").next().expect("a result")["content"], "hi", "{unasked:?}");
+    let daemon = daemon.kill_and_restart();
+    let mut client = Client::connect(daemon.address);
+    let unasked = client.chat("ada", CALL);
+    assert_eq!(unasked.data("tool_result").next().expect("a result")["content"], "hi", "{unasked:?}");
+
+    client.prompt("bob", CALL);
+    let id = waits(&daemon)["approval"].as_str().expect("an id").to_owned();
+    let said = daemon.stdout_of(&["approval", "approve", &id, "--for-session"]);
+    assert!(said.starts_with("approved echo in ") && said.contains("and its later calls there"), "{said}");
 }

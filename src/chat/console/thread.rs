@@ -178,7 +178,9 @@ enum KeyMeaning {
 
 fn meant(key: &Key) -> KeyMeaning {
     match key {
-        Key::Char(c @ ('y' | 'n' | 'e' | 'Y' | 'N' | 'E')) => KeyMeaning::Answer(c.to_ascii_lowercase()),
+        Key::Char(c @ ('y' | 'a' | 'n' | 'e' | 'Y' | 'A' | 'N' | 'E')) => {
+            KeyMeaning::Answer(c.to_ascii_lowercase())
+        }
         Key::Esc | Key::Ctrl('c') => KeyMeaning::Interrupt,
         Key::Enter => KeyMeaning::Nothing,
         _ => KeyMeaning::Text,

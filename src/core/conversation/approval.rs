@@ -51,6 +51,14 @@ impl Toolbox {
         Self { offered, ..Self::default() }
     }
 
+    /// The same, but that calls of these tools wait no more.
+    #[must_use]
+    pub fn allowing(&self, tools: &[PluginName]) -> Self {
+        let mut toolbox = self.clone();
+        toolbox.gated.retain(|tool| !tools.contains(tool));
+        toolbox
+    }
+
     /// Whether a call of this tool waits for approval.
     pub fn is_gated(&self, tool: &PluginName) -> bool {
         self.gated.contains(tool)
@@ -108,6 +116,8 @@ pub enum Verdict {
         /// With this input in place of the model's.
         input: Option<Value>,
     },
+    /// The call shall be made as it is, and later ones of its tool in this session unasked.
+    ApproveForSession,
     /// The call shall not be made.
     Deny {
         /// Why, as the model is told.
@@ -116,6 +126,19 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// That the call shall be made, with this input in place of the model's; `for_session` also later ones.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where both are asked for: an approval of an input is one of that input alone.
+    pub fn approve(input: Option<Value>, for_session: bool) -> Result<Self, Error> {
+        match (input, for_session) {
+            (input, false) => Ok(Self::Approve { input }),
+            (None, true) => Ok(Self::ApproveForSession),
+            (Some(_), true) => Err(ErrorCode::InvalidRequest
+                .error("a call that is given another input is approved once, not for the session")),
+        }
+    }
+
     /// Whether it is one that can be carried out.
     ///
     /// # Errors
@@ -132,7 +155,7 @@ impl Verdict {
             Self::Deny { reason: Some(reason) } if reason.len() > REASON_BYTES_MAX => {
                 bad(format!("the reason is longer than {REASON_BYTES_MAX} bytes"))
             }
-            Self::Approve { .. } | Self::Deny { .. } => Ok(()),
+            Self::Approve { .. } | Self::ApproveForSession | Self::Deny { .. } => Ok(()),
         }
     }
 }
@@ -153,6 +176,7 @@ impl From<Verdict> for Decision {
     fn from(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Approve { input } => Self::Approved { input },
+            Verdict::ApproveForSession => Self::Approved { input: None },
             Verdict::Deny { reason } => Self::Denied { reason },
         }
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::error::{Error, ErrorCode};
+use crate::ids::PluginName;
 use crate::prompt::thinking::Thinking;
 
 /// The settings of one session.
@@ -22,6 +23,8 @@ pub struct Settings {
     /// Why it takes no more prompts: it was stopped for good, until it is reset. Empty where no reason
     /// was given; none = it takes them.
     pub closed: Option<String>,
+    /// The tools that are called unasked in it, though they ask elsewhere: somebody decided so.
+    pub allowed: Vec<PluginName>,
     /// What clients keep with it, by the clients' names; nothing here means anything to clawmux.
     pub display: BTreeMap<String, Value>,
 }
@@ -108,7 +111,9 @@ impl Settings {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let display = self.display.iter().map(|(name, value)| name.len() + value.to_string().len() + 8);
         let assignment = self.assignment.as_ref().map_or(0, |assignment| assignment.bytes());
-        text(&self.label) + text(&self.model) + text(&self.closed) + assignment + display.sum::<usize>()
+        let allowed: usize = self.allowed.iter().map(|tool| tool.as_str().len() + 4).sum();
+        let texts = text(&self.label) + text(&self.model) + text(&self.closed);
+        texts + allowed + assignment + display.sum::<usize>()
     }
 
     /// The settings with a patch, where they are as they may be.

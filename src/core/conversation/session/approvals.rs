@@ -2,9 +2,11 @@
 
 use super::{Prompt, Session};
 use crate::conversation::approval::{self, Decided, Decision, PendingCall, Verdict};
+use crate::conversation::event::Event;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{ApprovalId, CallId, Owner, RunId};
 use crate::principal::Principal;
+use crate::prompt::settings::Patch;
 use crate::time::Timestamp;
 
 impl Session {
@@ -86,6 +88,13 @@ impl Session {
         }
         let PendingCall { run, asked, .. } = pending;
         let (call, tool) = (asked.call.id, asked.call.name);
+        if verdict == Verdict::ApproveForSession && !self.settings.allowed.contains(&tool) {
+            let mut settings = self.settings.clone();
+            settings.allowed.push(tool.clone());
+            // What can't be kept is not allowed: the call of now is no exception.
+            let settings = settings.patched(&Patch::default())?;
+            self.emit(now, None, Event::Configured(Box::new(settings)));
+        }
         let decision = Decision::from(verdict);
         self.decided(now, &call, decision.clone(), Some(&by.name));
         Ok((run, Decided { call, tool, decision, by: Some(by.name.to_string()) }))

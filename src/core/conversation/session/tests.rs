@@ -191,6 +191,30 @@ fn a_call_waits_for_approval_while_others_are_made() {
 }
 
 #[test]
+fn a_tool_that_was_allowed_for_the_session_asks_no_more_also_after_a_restart() {
+    let (mut session, id) = waiting();
+    session.decide(NOW, &id, Verdict::ApproveForSession, &by("ada")).unwrap();
+    assert!(to_make(&session).iter().any(|(name, _)| name == "delete"));
+    session.returned(NOW, &"a".into(), result("echo"));
+    session.returned(NOW, &"a".into(), result("delete"));
+    session.said(NOW, &"a".into(), 1, asks(&["delete"]), &gated());
+    assert_eq!((session.pending().len(), to_make(&session).len()), (0, 1), "in the same run");
+    assert_eq!(session.settings().allowed, ["delete".into()]);
+
+    let settings = session.settings().clone();
+    let mut again = Session::restore(key(), limits(), session.head(), session.head(), settings, Vec::new());
+    again.submit(NOW, prompt("b")).unwrap();
+    again.said(NOW, &"b".into(), 0, asks(&["delete"]), &gated());
+    assert_eq!((again.pending().len(), to_make(&again).len()), (0, 1), "in a later one");
+
+    let mut other = Session::new(key(), limits());
+    other.submit(NOW, prompt("c")).unwrap();
+    other.said(NOW, &"c".into(), 0, asks(&["delete"]), &gated());
+    assert_eq!(other.pending().len(), 1, "another session asks");
+    assert!(Verdict::approve(Some(json!({})), true).is_err());
+}
+
+#[test]
 fn the_first_decision_counts() {
     let (mut session, id) = waiting();
     session.decide(NOW, &id, Verdict::Deny { reason: Some("too bold".into()) }, &by("ada")).unwrap();

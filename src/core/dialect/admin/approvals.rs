@@ -13,7 +13,7 @@ use crate::ids::ApprovalId;
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
     method("admin.approvals", "{}", list),
-    method("admin.approval.approve", r#"{"approval", "input"?}"#, approve),
+    method("admin.approval.approve", r#"{"approval", "input"? or "for_session"?}"#, approve),
     method("admin.approval.deny", r#"{"approval", "reason"?}"#, deny),
 ];
 
@@ -31,13 +31,16 @@ fn list(request: &Request) -> Result<Call, Error> {
 struct Approve {
     approval: String,
     input: Option<Value>,
+    #[serde(default)]
+    for_session: bool,
 }
 
 /// `admin.approval.approve`: `{"approval", "session", "run", "tool", "approved": true}`, once it is in
-/// the log. `input`, an object, is what the tool is given in place of the model's.
+/// the log. `input`, an object, is what the tool is given in place of the model's. With `for_session`, later
+/// calls of the same tool in the same session wait no more.
 fn approve(request: &Request) -> Result<Call, Error> {
-    let Approve { approval, input } = request.read()?;
-    decide(approval, Verdict::Approve { input }, "approved")
+    let Approve { approval, input, for_session } = request.read()?;
+    decide(approval, Verdict::approve(input, for_session)?, "approved")
 }
 
 #[derive(Deserialize)]

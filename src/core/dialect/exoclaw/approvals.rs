@@ -18,6 +18,8 @@ use crate::target::Target;
 struct Approve {
     id: Option<String>,
     input: Option<Value>,
+    #[serde(default)]
+    for_session: bool,
 }
 
 #[derive(Deserialize)]
@@ -35,8 +37,9 @@ pub(super) fn needed(who: &Principal) -> Scope {
 /// `approval.approve`
 pub(super) fn approve(params: Params<'_>) -> Result<Call, Error> {
     let method = "approval.approve";
-    let Approve { id, input } = params.read(method)?;
-    decide(method, id, Verdict::Approve { input })
+    let Approve { id, input, for_session } = params.read(method)?;
+    let verdict = Verdict::approve(input, for_session).map_err(|error| invalid(method, &error.message))?;
+    decide(method, id, verdict)
 }
 
 /// `approval.deny`

@@ -22,7 +22,7 @@ use crate::request::ask::Ask;
 use crate::scope::Scope;
 
 /// What can be decided.
-const DECISIONS: [&str; 2] = ["allow-once", "deny"];
+const DECISIONS: [&str; 3] = ["allow-once", "allow-always", "deny"];
 
 /// How many characters of a call are shown in short.
 const PREVIEW_CHARS: usize = 160;
@@ -142,13 +142,9 @@ pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>)
     let verdict = match decision.as_str() {
         "allow-once" => Verdict::Approve { input: None },
         "deny" => Verdict::Deny { reason: None },
-        "allow-always" => {
-            let why =
-                "allow-always is unavailable for this command: the configuration says whether a tool asks";
-            return Err(request.invalid(why));
-        }
+        "allow-always" => Verdict::ApproveForSession,
         other => {
-            let why = format!("invalid decision {:?}: it is allow-once or deny", clip(other));
+            let why = format!("invalid decision {:?}: it is allow-once, allow-always or deny", clip(other));
             return Err(request.invalid(&why));
         }
     };
@@ -185,7 +181,7 @@ fn requested(pending: &PendingCall, who: &Owner) -> Value {
 fn word(decided: &Decided) -> Option<&'static str> {
     match decided.decision {
         Decision::Approved { .. } => Some(DECISIONS[0]),
-        Decision::Denied { .. } => Some(DECISIONS[1]),
+        Decision::Denied { .. } => Some(DECISIONS[2]),
         Decision::TimedOut | Decision::Withdrawn => None,
     }
 }

@@ -72,7 +72,11 @@ const PARAMS: &[Row] = &[
     ("node.pair.verify", "nodeId, token", r#"{"nodeId":"00ff","token":"t"}"#),
     ("exec.approval.list", "", "{}"),
     ("exec.approval.get", "id", r#"{"id":"3f9a"}"#),
-    ("exec.approval.resolve", "id, decision (allow-once or deny)", r#"{"id":"3f9a","decision":"deny"}"#),
+    (
+        "exec.approval.resolve",
+        "id, decision (allow-once, allow-always for the session, or deny)",
+        r#"{"id":"3f9a","decision":"deny"}"#,
+    ),
     ("approval.history", "limit?, kind?", r#"{"limit":20}"#),
     ("health", "probe?", "{}"),
     ("status", "", "{}"),

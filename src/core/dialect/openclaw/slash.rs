@@ -48,14 +48,19 @@ const COMMANDS: [(&str, bool, &str); 10] = [
     ("models", false, "Say which models there are"),
     ("model", true, "Use another model in this session"),
     ("think", true, "Say how much the model should think: off, minimal, low, medium, high, xhigh"),
-    ("approve", true, "Say which tool calls wait for approval, or decide about one: ID allow-once, ID deny"),
+    (
+        "approve",
+        true,
+        "Say which tool calls wait for approval, or decide about one: ID allow-once, ID allow-always (for this session), ID deny",
+    ),
 ];
 
 /// What is said of a level of thinking that there is not.
 const NO_SUCH_LEVEL: &str = "no such level (use off|minimal|low|medium|high|xhigh)";
 
 /// What is said to who decides nothing.
-const APPROVE_USAGE: &str = "use /approve ID allow-once, or /approve ID deny; /approve alone says what waits";
+const APPROVE_USAGE: &str =
+    "use /approve ID allow-once, allow-always (for this session) or deny; /approve alone says what waits";
 
 /// How many messages `/compact` leaves.
 const COMPACT_KEEP: usize = 20;
@@ -164,6 +169,7 @@ pub(super) fn answer(command: Slash, asked: SlashOrigin) -> Answered {
         Slash::Approve(id, word) => {
             let verdict = match word.as_str() {
                 "allow-once" => Verdict::Approve { input: None },
+                "allow-always" => Verdict::ApproveForSession,
                 "deny" => Verdict::Deny { reason: None },
                 _ => return describe(asked, |_, _| APPROVE_USAGE.into()),
             };

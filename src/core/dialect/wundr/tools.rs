@@ -177,7 +177,9 @@ pub(super) fn refusal(decided: &Decided) -> Option<(&'static str, String)> {
 /// `tool.approve`
 pub(super) fn approve(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let input = request.params["modifiedInput"].take();
-    decide(request, Verdict::Approve { input: Some(input).filter(Value::is_object) })
+    let for_session = request.params["forSession"] == true;
+    let verdict = Verdict::approve(Some(input).filter(Value::is_object), for_session);
+    decide(request, verdict.map_err(|error| request.invalid(&error.message))?)
 }
 
 /// `tool.deny`

@@ -213,7 +213,8 @@ pub fn write_settings(settings: &Settings, body: &mut Vec<u8>) {
     });
     let closed = settings.closed.as_deref().map(Cow::Borrowed);
     let display = settings.display.clone();
-    put(body, &Configured { label, model, thinking, assignment, closed, display });
+    let allowed = settings.allowed.iter().map(|tool| Cow::Borrowed(tool.as_str())).collect();
+    put(body, &Configured { label, model, thinking, assignment, closed, allowed, display });
 }
 
 /// Reads it. A level of thinking that is not known is none.
@@ -237,6 +238,7 @@ pub fn read_settings(body: &[u8]) -> Result<Settings, Error> {
             })
         }),
         closed: record.closed.map(Cow::into_owned),
+        allowed: record.allowed.into_iter().map(PluginName::new).collect(),
         display: record.display,
     })
 }

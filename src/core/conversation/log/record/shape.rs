@@ -149,6 +149,8 @@ pub(super) struct Configured<'a> {
     pub(super) assignment: Option<Assigned<'a>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) closed: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) allowed: Vec<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) display: BTreeMap<String, Value>,
 }

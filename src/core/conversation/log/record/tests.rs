@@ -40,13 +40,15 @@ fn settings() -> impl Strategy<Value = Settings> {
     let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
     let display = proptest::collection::btree_map(any::<String>(), json(), 0..3);
     let texts = proptest::array::uniform3(any::<Option<String>>());
-    (texts, thinking, proptest::option::of(assignment()), display).prop_map(
-        |([label, model, closed], thinking, assignment, display)| Settings {
+    let allowed = proptest::collection::vec(any::<String>().prop_map(PluginName::new), 0..3);
+    (texts, thinking, proptest::option::of(assignment()), allowed, display).prop_map(
+        |([label, model, closed], thinking, assignment, allowed, display)| Settings {
             label,
             model,
             thinking,
             assignment: assignment.map(Box::new),
             closed,
+            allowed,
             display,
         },
     )

@@ -271,6 +271,11 @@ pub fn approve(id: &str, approval: &str, input: Option<&Value>) -> String {
     request(id, "approval.approve", params)
 }
 
+/// Has it made, and later calls of its tool in its session too.
+pub fn approve_for_session(id: &str, approval: &str) -> String {
+    request(id, "approval.approve", json!({ "id": approval, "for_session": true }))
+}
+
 /// Has it not made; the model is told the reason.
 pub fn deny(id: &str, approval: &str, reason: Option<&str>) -> String {
     let mut params = json!({ "id": approval });
