@@ -14,6 +14,7 @@ use clawmux_core::access::Secret;
 use clawmux_core::access::auth::{Auth, LoopbackPolicy};
 use clawmux_core::config::Config;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::hex::hex;
 use clawmux_core::ids::AgentId;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -181,7 +182,7 @@ impl Embedded {
     /// Where it can't start.
     pub(crate) async fn start(settings: &Settings) -> Result<Self, Failure> {
         let random = [clock::random(), clock::random()].concat();
-        let token = Secret::new(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let token = Secret::new(hex(&random));
         let mut config = settings.config.clone();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
         config.auth =

@@ -7,11 +7,13 @@ use clawmux_core::config::request::{ConfigIssue, ConfigSnapshot};
 use clawmux_core::config::{self, Complaint, Examined, Origin};
 use clawmux_core::daemon::operator::Setting;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::hex::hex;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::layers::Layers;
-use super::{BYTES_MAX, COMPLAINTS_MAX, file};
+use super::{BYTES_MAX, COMPLAINTS_MAX, FILE_MODE};
+use crate::host::whole_file;
 
 /// The layers as they are now.
 #[derive(Debug)]
@@ -151,7 +153,7 @@ impl Now {
 
     fn hash(&self) -> String {
         let digest = Sha256::digest(self.text.as_deref().unwrap_or_default());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&digest)
     }
 
     /// As clients are told, where the daemon was started with `started`.
@@ -241,7 +243,8 @@ impl Draft {
         if value.is_null() && now.origin(path) == Origin::Default {
             return Err(ErrorCode::NotFound.error(format!("{path} is not set: the default holds")));
         }
-        let file = if from == layers.file || file::is_writable(&from) { from } else { layers.file.clone() };
+        let file =
+            if from == layers.file || whole_file::is_writable(&from) { from } else { layers.file.clone() };
         let shown = now.shown(layers, &file);
         let asked = if value.is_null() {
             config::unset(&shown, path)
@@ -323,7 +326,7 @@ impl Now {
 
 fn write(file: &Path, text: Option<&str>) -> Result<(), Error> {
     let Some(text) = text else { return Ok(()) };
-    file::write(file, text).map_err(|error| {
+    whole_file::write(file, text, FILE_MODE).map_err(|error| {
         ErrorCode::Unavailable.error(format!("{} can't be written: {error}", file.display()))
     })
 }

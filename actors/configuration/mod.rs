@@ -13,7 +13,6 @@
 mod tests;
 
 mod draft;
-mod file;
 mod layers;
 mod soul;
 
@@ -48,6 +47,9 @@ pub use soul::Soul;
 
 /// Requests that may wait, and what others tell.
 const MAILBOX: usize = 4096;
+
+/// Of a file of the configuration that is new: its owner's alone.
+const FILE_MODE: u32 = 0o600;
 
 /// The most bytes of a configuration file or a secret.
 const BYTES_MAX: u64 = 1 << 20;

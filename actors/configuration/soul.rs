@@ -12,8 +12,8 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::AgentId;
 use clawmux_core::time::Timestamp;
 
-use super::{Configuration, Shared, block, file};
-use crate::host::regular_file;
+use super::{Configuration, FILE_MODE, Shared, block};
+use crate::host::{regular_file, whole_file};
 use crate::session::SOUL_BYTES_MAX;
 
 /// Asks for an agent's soul, or has it say something else.
@@ -51,7 +51,7 @@ fn put(path: &Path, text: Option<&str>) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| failed(path, &error))?;
     }
-    file::write(path, text).map_err(|error| failed(path, &error))
+    whole_file::write(path, text, FILE_MODE).map_err(|error| failed(path, &error))
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use clawmux_core::error::limit::Limit;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::hex::hex;
 use clawmux_core::limits::inflate::{Fault, inflate};
-use clawmux_core::memory::file::{Chunk, FileAbout, INFLATED_BYTES_MAX, UploadId, hex};
+use clawmux_core::memory::file::{Chunk, FileAbout, INFLATED_BYTES_MAX, UploadId};
 use sha2::{Digest, Sha256};
 
 use super::allowance::Allowance;

@@ -8,3 +8,4 @@ pub(crate) mod machine;
 pub(crate) mod process;
 pub mod regular_file;
 pub mod socket_owner;
+pub(crate) mod whole_file;

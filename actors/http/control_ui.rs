@@ -23,6 +23,7 @@ use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use bytes::Bytes;
+use clawmux_core::hex::hex;
 use clawmux_core::ids::AgentId;
 use clawmux_core::swappable::Swappable;
 use futures::stream;
@@ -413,10 +414,6 @@ fn content_type(path: &Path) -> &'static str {
         "mp4" => "video/mp4",
         _ => "application/octet-stream",
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Instant;
 use clawmux_core::config::EMBEDDED_PLUGINS;
 use clawmux_core::daemon::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::hex::hex;
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
 use clawmux_core::tools::audit::{self, CallRecord};
 use clawmux_core::tools::call::{ToolCall, ToolResult};
@@ -71,7 +72,7 @@ impl Sources {
     /// Calls one.
     pub(super) async fn call_plugin(&self, asked: CallPlugin) -> Result<CalledPlugin, Error> {
         let CallPlugin { name, input } = asked;
-        let id = clock::random().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let id = hex(&clock::random());
         let (session, run) = (SessionKey::new("main", "admin", "plugin", "call")?, RunId::new(id.as_str()));
         let (digest, tool) = (audit::digest(input.to_string().as_bytes()), name.clone());
         let call = ToolCall { id: CallId::new(id), name, input };

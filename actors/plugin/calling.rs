@@ -83,13 +83,15 @@ impl Calling {
                     self.answer = None;
                     let (plugin, limit) = (&self.plugin, WAIT_MAX.as_millis());
                     let busy = format!("plugin {plugin} is busy: no room to run within {limit} ms");
-                    return Some(self.returned(Answer::error(busy)));
+                    let (result, usage) = self.outcome(Answer::error(busy));
+                    return Some(Progress::Returned(result, usage));
                 }
             }
         }
         let answer = self.answer.take()?.await;
         let answer = answer.unwrap_or_else(|_| Answer::crashed(&self.plugin));
-        Some(self.returned(answer))
+        let (result, usage) = self.outcome(answer);
+        Some(Progress::Returned(result, usage))
     }
 
     /// Waits for its result, and what it used: whatever happens, there is one.
@@ -99,15 +101,12 @@ impl Calling {
                 Some(Progress::Begun) => {}
                 Some(Progress::Returned(result, usage)) => return (result, usage),
                 // Somebody has taken it before.
-                None => {
-                    let Answer { content, is_error, usage } = Answer::crashed(&self.plugin);
-                    return (ToolResult { call: self.call.clone(), content, is_error }, usage);
-                }
+                None => return self.outcome(Answer::crashed(&self.plugin)),
             }
         }
     }
 
-    fn returned(&self, Answer { content, is_error, usage }: Answer) -> Progress {
-        Progress::Returned(ToolResult { call: self.call.clone(), content, is_error }, usage)
+    fn outcome(&self, Answer { content, is_error, usage }: Answer) -> (ToolResult, CallUsage) {
+        (ToolResult { call: self.call.clone(), content, is_error }, usage)
     }
 }

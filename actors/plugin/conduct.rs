@@ -56,21 +56,11 @@ impl Job {
         let Self { package, cache, engine, input, json, schema, begun, wanted, asking, entered, done } = self;
         // Nobody listens where the actor is gone, or the call was given up.
         if done.is_closed() || begun.send(()).is_err() {
-            let _ = done.send(Done {
-                engine,
-                compiled: false,
-                result: Err(Failure::Interrupted),
-                usage: CallUsage::default(),
-            });
+            let _ = done.send(Done::uncalled(engine, false, Failure::Interrupted));
             return;
         }
         if let Err(why) = schema.check(&input) {
-            let _ = done.send(Done {
-                engine,
-                compiled: false,
-                result: Err(Failure::Misfit(why)),
-                usage: CallUsage::default(),
-            });
+            let _ = done.send(Done::uncalled(engine, false, Failure::Misfit(why)));
             return;
         }
         let compiled = engine.is_none();
@@ -86,10 +76,7 @@ impl Job {
                 let usage = engine.usage().clone();
                 Done { engine: Some(engine), compiled, result, usage }
             }
-            Err(why) => {
-                let result = Err(Failure::Trapped(why.to_string()));
-                Done { engine: None, compiled, result, usage: CallUsage::default() }
-            }
+            Err(why) => Done::uncalled(None, compiled, Failure::Trapped(why.to_string())),
         };
         let _ = done.send(over);
     }
@@ -101,6 +88,13 @@ pub(super) struct Done {
     compiled: bool,
     result: Result<Vec<u8>, Failure>,
     usage: CallUsage,
+}
+
+impl Done {
+    /// The guest was not entered.
+    fn uncalled(engine: Option<Engine>, compiled: bool, why: Failure) -> Self {
+        Self { engine, compiled, result: Err(why), usage: CallUsage::default() }
+    }
 }
 
 /// What is known when a call is over and its thread is free.

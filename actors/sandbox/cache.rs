@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use clawmux_core::hex::hex;
 use hmac::{Hmac, Mac as _};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -380,10 +381,6 @@ fn name(module: &[u8]) -> String {
         digest.0.finalize().into()
     });
     hex(&Sha256::new().chain_update(maker).chain_update(module).finalize())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The files of code in `folder`, each with its path from the first one. What else the runtime keeps

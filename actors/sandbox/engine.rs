@@ -258,6 +258,7 @@ mod tests {
         Package {
             name: "x".into(),
             module,
+            sha256: [0; 32],
             inspected,
             manifest: clawmux_core::tools::plugin::Manifest::default(),
             signer: None,

@@ -1,19 +1,24 @@
 //! Signing a plugin, and looking at who signed one; with files alone, no daemon.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::hex::hex;
 use clawmux_core::tools::plugin::Manifest;
 use clawmux_core::tools::plugin::signature::{self, PublicKey, SECRET_KEY_BYTES};
 use sha2::{Digest as _, Sha256};
 
 use super::module;
-use super::source::{self, hexadecimal, signature_file};
+use super::source::{self, signature_file};
+use crate::host::whole_file;
+
+/// Of manifests and signatures that are new: whoever runs the daemon reads them.
+const MODE: u32 = 0o644;
 
 /// What a plugin says of itself, and who vouches for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,9 +38,10 @@ pub struct Verified {
 pub fn verify(file: &Path) -> Result<Verified, Error> {
     let module = read(file)?;
     let (manifest, signer) = source::read_manifest(file)?;
-    source::check_module(&module, &manifest, None)
+    let sha256 = Sha256::digest(&module).into();
+    source::check_module(&sha256, &manifest, None)
         .map_err(|why| ErrorCode::Forbidden.error(format!("{}: {why}", file.display())))?;
-    Ok(Verified { sha256: hexadecimal(&Sha256::digest(&module)), manifest, signer })
+    Ok(Verified { sha256: hex(&sha256), manifest, signer })
 }
 
 /// Writes the digest of a module into its manifest, which is made where there is none, and signs that with
@@ -53,13 +59,14 @@ pub fn sign(file: &Path, key: &Path) -> Result<Verified, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(failed(&place, error)),
     };
-    let sha256 = hexadecimal(&Sha256::digest(&module));
+    let sha256 = hex(&Sha256::digest(&module));
     let text = Manifest::with_sha256(&place.display().to_string(), &text, &sha256)?;
     let secret = secret_key(key)?;
     // The signature first: what is read between the two is refused, and never taken for unsigned.
     let signed = signature_file(file);
-    replace(&signed, &signature::sign(&secret, text.as_bytes())).map_err(|error| failed(&signed, error))?;
-    replace(&place, &text).map_err(|error| failed(&place, error))?;
+    let signature = signature::sign(&secret, text.as_bytes());
+    whole_file::write(&signed, &signature, MODE).map_err(|error| failed(&signed, error))?;
+    whole_file::write(&place, &text, MODE).map_err(|error| failed(&place, error))?;
     verify(file)
 }
 
@@ -108,17 +115,6 @@ fn make(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
-}
-
-/// Writes a file, all of it or nothing.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut new = PathBuf::from(path).into_os_string();
-    new.push(format!(".{}", std::process::id()));
-    let new = PathBuf::from(new);
-    let written = fs::write(&new, text).and_then(|()| File::open(&new)?.sync_all());
-    written.and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
-        let _ = fs::remove_file(&new);
-    })
 }
 
 #[cfg(test)]

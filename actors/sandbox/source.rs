@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::hex::hex;
 use clawmux_core::ids::PluginName;
 use clawmux_core::tools::plugin::signature::{self, PublicKey};
 use clawmux_core::tools::plugin::{Capability, Manifest, Rights};
@@ -76,6 +77,8 @@ pub struct Package {
     pub name: PluginName,
     /// The module, checked.
     pub module: Vec<u8>,
+    /// Of the module.
+    pub sha256: [u8; 32],
     /// What the checks learnt.
     pub inspected: module::Inspected,
     /// Its manifest, or an empty one.
@@ -94,7 +97,7 @@ impl Package {
     /// Tells it from any other: module, manifest, grants with their secrets, and limits.
     pub fn digest(&self) -> [u8; 32] {
         let about = format!("{:?}{:?}{:?}", self.manifest, self.rights, self.limits);
-        let mut digest = Sha256::new().chain_update(&self.module).chain_update([0]).chain_update(about);
+        let mut digest = Sha256::new().chain_update(self.sha256).chain_update(about);
         for granted in &self.rights.secrets {
             // Not shown by `Debug`.
             digest = digest.chain_update([0]).chain_update(granted.secret.value.expose());
@@ -183,7 +186,8 @@ impl Source {
             ));
         }
         let pinned = granting.and_then(|entry| entry.sha256);
-        check_module(&module, &manifest, pinned).map_err(|why| fail(ErrorCode::Forbidden, why))?;
+        let sha256 = Sha256::digest(&module).into();
+        check_module(&sha256, &manifest, pinned).map_err(|why| fail(ErrorCode::Forbidden, why))?;
         let vouched = asks_is_enough
             || pinned.is_some()
             || granting.is_some_and(|entry| entry.may_be_unsigned)
@@ -211,35 +215,32 @@ impl Source {
         let secrets = granting.map_or(&no_secrets, |entry| &entry.secrets);
         let rights = Arc::new(Rights::new(&grants, secrets));
         let inspected = module::inspect(name, &module, &limits, &rights)?;
-        Ok(Package { name: name.clone(), module, inspected, manifest, signer, grants, rights, limits })
+        Ok(Package {
+            name: name.clone(),
+            module,
+            sha256,
+            inspected,
+            manifest,
+            signer,
+            grants,
+            rights,
+            limits,
+        })
     }
 }
 
-/// Checks that a module is the one that its manifest, and its entry, are for.
+/// Checks that a module, which has this SHA-256, is the one that its manifest, and its entry, are for.
 pub(super) fn check_module(
-    module: &[u8],
+    sha256: &[u8; 32],
     manifest: &Manifest,
     pinned: Option<[u8; 32]>,
 ) -> Result<(), String> {
-    if pinned.is_none() && manifest.sha256.is_none() {
-        return Ok(());
-    }
-    let digest: [u8; 32] = Sha256::digest(module).into();
     for (wanted, who) in [(manifest.sha256, "its manifest is for"), (pinned, "its entry wants")] {
-        if let Some(wanted) = wanted.filter(|wanted| *wanted != digest) {
-            return Err(format!(
-                "the module has the SHA-256 {}, and {who} {}",
-                hexadecimal(&digest),
-                hexadecimal(&wanted)
-            ));
+        if let Some(wanted) = wanted.filter(|wanted| wanted != sha256) {
+            return Err(format!("the module has the SHA-256 {}, and {who} {}", hex(sha256), hex(&wanted)));
         }
     }
     Ok(())
-}
-
-/// A digest as it is written.
-pub fn hexadecimal(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Checks that a manifest asks for all that is granted: what nobody needs is a mistake, or somebody's way in.
@@ -527,7 +528,7 @@ mod tests {
             fs::write(path.with_extension("toml"), manifest).unwrap();
             fs::write(signature_file(&path), signature::sign(secret, manifest.as_bytes())).unwrap();
         };
-        let manifest = format!("sha256 = \"{}\"\n", hexadecimal(&Sha256::digest(tool())));
+        let manifest = format!("sha256 = \"{}\"\n", hex(&Sha256::digest(tool())));
         sign(&secret, &manifest);
         assert_eq!(source.read(&name, Some(&entry), &trusted).unwrap().signer, Some(trusted[0]));
         sign(&stranger, &manifest);

@@ -6,7 +6,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`ids`], [`time`], [`error`], [`scope`], [`principal`], [`target`], [`area`], [`swappable`] | the words everything else is said in |
+//! | [`ids`], [`time`], [`error`], [`scope`], [`principal`], [`target`], [`area`], [`swappable`], [`hex`] | the words everything else is said in |
 //! | [`prompt`] | what a prompt brings along, and how it is to be answered |
 //! | [`tools`] | manifests and grants of plugins, commands of nodes, what is built in |
 //! | [`limits`] | what bounds things, and who gives way |
@@ -31,6 +31,7 @@ pub mod conversation;
 pub mod daemon;
 pub mod dialect;
 pub mod error;
+pub mod hex;
 pub mod ids;
 pub mod limits;
 pub mod memory;

@@ -27,23 +27,6 @@ pub struct Origin {
 /// Answers a [`HostCall`]; the error is told to the guest.
 pub type Reply<T> = oneshot::Sender<Result<T, String>>;
 
-impl Default for Call {
-    fn default() -> Self {
-        Self {
-            asking: None,
-            calls_left: 0,
-            http_bytes_left: 0,
-            response: None,
-            log_lines: 0,
-            output_bytes_max: 0,
-            output: Ok(Vec::new()),
-            error: None,
-            variables: BTreeMap::new(),
-            used: BTreeSet::new(),
-        }
-    }
-}
-
 /// What a guest asks that takes time. Dropped unanswered, the guest is let go.
 #[derive(Debug)]
 pub enum HostCall {
@@ -80,7 +63,7 @@ pub struct Over {
 }
 
 /// The most bytes of a guest's variables together; as extism has it.
-const VARIABLES_BYTES_MAX: usize = 1024 * 1024;
+pub(super) const VARIABLES_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the host functions of one engine share; an engine serves one call at a time.
 #[derive(Default)]
@@ -101,6 +84,23 @@ pub(super) struct Call {
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The grants that were made use of.
     used: BTreeSet<String>,
+}
+
+impl Default for Call {
+    fn default() -> Self {
+        Self {
+            asking: None,
+            calls_left: 0,
+            http_bytes_left: 0,
+            response: None,
+            log_lines: 0,
+            output_bytes_max: 0,
+            output: Ok(Vec::new()),
+            error: None,
+            variables: BTreeMap::new(),
+            used: BTreeSet::new(),
+        }
+    }
 }
 
 impl CallState {

@@ -7,7 +7,7 @@ use clawmux_core::ids::PluginName;
 use clawmux_core::tools::plugin::{HostFunction, Rights};
 use extism::{Error, Function, ValType};
 
-use super::call::CallState;
+use super::call::{CallState, VARIABLES_BYTES_MAX};
 use super::{function, guest_memory};
 use crate::sandbox::engine::MESSAGE_BYTES_MAX;
 
@@ -16,9 +16,6 @@ const LOG_LINES_MAX: u32 = 32;
 
 /// The most bytes of a logged line; what is more is cut off.
 const LOG_LINE_BYTES_MAX: usize = 512;
-
-/// The most bytes of one line, of a variable or of its name that are taken over.
-const BYTES_MAX: usize = 1024 * 1024;
 
 const ENV: &str = extism::EXTISM_ENV_MODULE;
 
@@ -48,17 +45,17 @@ pub(super) fn functions(plugin: &PluginName, rights: &Rights, state: &Arc<CallSt
     }));
     functions.push(function(ENV, "config_get", (1, Some(ValType::I64)), state, |_, _, _| Ok(0)));
     functions.push(function(ENV, "var_get", (1, Some(ValType::I64)), state, |guest, state, inputs| {
-        let name = guest_memory::take(guest, inputs[0], BYTES_MAX)?;
+        let name = guest_memory::take(guest, inputs[0], VARIABLES_BYTES_MAX)?;
         match state.variable(&name) {
             Some(value) => guest_memory::store(guest, &value),
             None => Ok(0),
         }
     }));
     functions.push(function(ENV, "var_set", (2, None), state, |guest, state, inputs| {
-        let name = guest_memory::take(guest, inputs[0], BYTES_MAX)?;
+        let name = guest_memory::take(guest, inputs[0], VARIABLES_BYTES_MAX)?;
         let value = match inputs[1] {
             0 => None,
-            handle => Some(guest_memory::take(guest, handle, BYTES_MAX)?),
+            handle => Some(guest_memory::take(guest, handle, VARIABLES_BYTES_MAX)?),
         };
         state.set_variable(name, value)?;
         Ok(0)

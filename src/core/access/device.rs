@@ -24,6 +24,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::hex::hex;
 use crate::time::Timestamp;
 
 /// How far the clock of a device may be off ours.
@@ -187,7 +188,7 @@ pub fn check(proof: &Proof<'_>, around: &Circumstances<'_>) -> Result<Checked, R
 
 /// The id of the device with this key.
 pub fn id_of(public_key: &[u8; 32]) -> String {
-    Sha256::digest(public_key).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(public_key))
 }
 
 /// A key as clients write it: base64url without padding.

@@ -12,6 +12,7 @@ use crate::access::auth::{ApiKey, Auth, Jwt, LoopbackPolicy};
 use crate::access::authority::{SECRET_CHARS_GOOD, SECRET_CHARS_MIN, digest, is_exposed};
 use crate::access::jwt::SECRET_BYTES_MIN;
 use crate::access::token::RESERVED;
+use crate::hex::from_hex;
 use crate::scope::{Scope, Scopes};
 
 /// What was found where a secret may be named.
@@ -250,7 +251,7 @@ fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<
             None
         }
         (Some(hex), None) => {
-            let digest = unhex(hex);
+            let digest = from_hex(hex);
             if digest.is_none() {
                 r.complain(
                     &s.origin("sha256"),
@@ -315,15 +316,4 @@ fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<
     };
     s.finish(r);
     Some(ApiKey { name, sha256: sha256?, chars, scopes: scopes? })
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(bytes)
 }

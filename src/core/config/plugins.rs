@@ -10,9 +10,10 @@ use super::load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, check_name};
 use super::section::{Report, Section, nearest};
 use super::tree::Origin;
 use super::{Approval, Plugin, Sandbox};
+use crate::hex::from_hex;
 use crate::ids::PluginName;
 use crate::tools::plugin::signature::PublicKey;
-use crate::tools::plugin::{CallLimits, Capability, PluginSecret, SecretPlace, sha256};
+use crate::tools::plugin::{CallLimits, Capability, PluginSecret, SecretPlace};
 
 /// What `[secrets.*]` says, by name; none where the secret itself is missing.
 pub(super) type PluginSecrets = BTreeMap<String, Option<PluginSecret>>;
@@ -139,7 +140,7 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
     };
     let concurrent_calls = s.count(r, "concurrent_calls", 0, 0..=64);
     let sha256 = s.optional(r, "sha256").and_then(|text| {
-        let digest = sha256(&text);
+        let digest = from_hex(&text);
         if digest.is_none() {
             r.complain(
                 &s.origin("sha256"),

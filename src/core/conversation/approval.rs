@@ -51,14 +51,6 @@ impl Toolbox {
         Self { offered, ..Self::default() }
     }
 
-    /// The same, but that calls of these tools wait no more.
-    #[must_use]
-    pub fn allowing(&self, tools: &[PluginName]) -> Self {
-        let mut toolbox = self.clone();
-        toolbox.gated.retain(|tool| !tools.contains(tool));
-        toolbox
-    }
-
     /// Whether a call of this tool waits for approval.
     pub fn is_gated(&self, tool: &PluginName) -> bool {
         self.gated.contains(tool)

@@ -322,32 +322,9 @@ pub fn no_such(what: FileRef) -> Error {
     ErrorCode::NotFound.error(format!("no such {what}"))
 }
 
-/// A SHA-256 in hexadecimal digits.
-pub fn hex(digest: &[u8; 32]) -> String {
-    use fmt::Write as _;
-    digest.iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// The SHA-256 written so; none where it is none.
-pub fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    let mut digest = [0; 32];
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(digest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn a_file_is_named_by_its_owner_and_its_upload() {
@@ -384,14 +361,5 @@ mod tests {
         let about = FileAbout { name: Some("x".repeat(NAME_BYTES_MAX + 1)), ..FileAbout::default() };
         assert!(about.check().unwrap_err().message.contains("filename"));
         FileAbout { name: Some("x".repeat(NAME_BYTES_MAX)), ..FileAbout::default() }.check().unwrap();
-    }
-
-    proptest! {
-        #[test]
-        fn digests_read_back(digest in any::<[u8; 32]>(), text in any::<String>()) {
-            prop_assert_eq!(from_hex(&hex(&digest)), Some(digest));
-            prop_assert_eq!(from_hex(&hex(&digest).to_uppercase()), Some(digest));
-            let _ = from_hex(&text);
-        }
     }
 }

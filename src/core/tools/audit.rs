@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use crate::hex::hex;
 use crate::ids::{CallId, PluginName, RunId, SessionKey};
 use crate::time::Timestamp;
 
@@ -59,12 +60,12 @@ impl CallRecord {
             "run": self.run.as_str(),
             "call": self.call.as_str(),
             "tool": self.tool.as_str(),
-            "input": hexadecimal(&self.input),
+            "input": hex(&self.input),
             "grants": self.usage.grants,
             "fuel": self.usage.fuel,
             "took_us": u64::try_from(self.took.as_micros()).unwrap_or(u64::MAX),
             "is_error": self.is_error,
-            "result": hexadecimal(&self.result),
+            "result": hex(&self.result),
         })
         .to_string()
     }
@@ -82,10 +83,6 @@ pub fn chained(before: &ChainHash, number: u64, record: &str) -> ChainHash {
 /// The digest of an input or a result.
 pub fn digest(text: &[u8]) -> [u8; 32] {
     Sha256::digest(text).into()
-}
-
-fn hexadecimal(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::{
 use crate::access::Secret;
 use crate::access::authority::{Authority, digest};
 use crate::error::{Error, ErrorCode};
+use crate::hex::hex;
 use crate::ids::Owner;
 use crate::principal::{Grounds, Principal};
 use crate::scope::{Scope, Scopes};
@@ -401,6 +402,5 @@ fn over_socket(by: &Principal, verb: &str) -> Result<(), Error> {
 /// An id that nobody has; it need not be hard to guess.
 fn fresh_id(at: &mut Moment<'_>) -> String {
     const BYTES: usize = 8;
-    let digits: String = (at.random)().iter().take(BYTES).map(|byte| format!("{byte:02x}")).collect();
-    format!("{ID_PREFIX}{digits}")
+    format!("{ID_PREFIX}{}", hex(&(at.random)()[..BYTES]))
 }

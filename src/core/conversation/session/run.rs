@@ -84,8 +84,7 @@ impl Session {
         if prompt.run != *run || turn.work() != Some(Work::Ask { step }) {
             return;
         }
-        let allowing = (!self.settings.allowed.is_empty()).then(|| tools.allowing(&self.settings.allowed));
-        for event in turn.said(now, deltas, allowing.as_ref().unwrap_or(tools)) {
+        for event in turn.said(now, deltas, tools, &self.settings.allowed) {
             self.emit_run(now, event);
         }
         self.start_next(now);

@@ -311,7 +311,13 @@ impl Turn {
     }
 
     /// What follows from what the model said in one go. The events are yet to be applied.
-    pub fn said(&mut self, now: Timestamp, deltas: Vec<Delta>, tools: &Toolbox) -> Vec<Event> {
+    pub fn said(
+        &mut self,
+        now: Timestamp,
+        deltas: Vec<Delta>,
+        tools: &Toolbox,
+        allowed: &[PluginName],
+    ) -> Vec<Event> {
         let step = self.steps.len();
         let State::Asking { text, heard, thought, seals, .. } = &mut self.state else {
             return Vec::new();
@@ -359,7 +365,7 @@ impl Turn {
                     if !calls.is_empty() && !seals.is_empty() {
                         events.push(Event::Sealed(seals));
                     }
-                    finish(&mut events, (now, calls), usage, (step, self.usage), tools);
+                    finish(&mut events, (now, calls), usage, (step, self.usage), (tools, allowed));
                     return events;
                 }
             }
@@ -497,13 +503,13 @@ fn sealed(thought: &mut String, seals: Vec<ThoughtSignature>) -> Vec<Thought> {
 }
 
 /// The end of an answer: its calls, journaled together with it; refusals of those that can't be
-/// made; and the run's end where there are none.
+/// made; and the run's end where there are none. A call of an `allowed` tool waits for nobody.
 fn finish(
     events: &mut Vec<Event>,
     (now, calls): (Timestamp, Vec<ToolCall>),
     usage: Usage,
     (step, before): (usize, Usage),
-    tools: &Toolbox,
+    (tools, allowed): (&Toolbox, &[PluginName]),
 ) {
     let mut total = before;
     total += usage;
@@ -533,7 +539,8 @@ fn finish(
         refusals.iter().any(|event| matches!(event, Event::ToolReturned(result) if result.call == call.id))
     };
     events.extend(calls.into_iter().map(|call| {
-        if is_last || !tools.is_gated(&call.name) || is_refused(&call) {
+        let is_gated = tools.is_gated(&call.name) && !allowed.contains(&call.name);
+        if is_last || !is_gated || is_refused(&call) {
             return Event::ToolCalled(call);
         }
         Event::ApprovalAsked(ApprovalRequest { call, asked: now, deadline: now.after(tools.timeout) })

@@ -29,7 +29,7 @@ fn finished(output_tokens: u64) -> Delta {
 }
 
 fn feed(turn: &mut Turn, deltas: Vec<Delta>) -> Vec<Event> {
-    let events = turn.said(NOW, deltas, &tools());
+    let events = turn.said(NOW, deltas, &tools(), &[]);
     for event in &events {
         turn.apply(event);
     }
@@ -258,14 +258,14 @@ proptest! {
         let mut log = Vec::new();
         for move_ in script {
             let events = match move_ {
-                0 => live.said(NOW, vec![Delta::Text("t".into())], &tools()),
-                1 => live.said(NOW, vec![call("a", OFFERED), call("", "other")], &tools()),
-                2 => live.said(NOW, vec![finished(1)], &tools()),
+                0 => live.said(NOW, vec![Delta::Text("t".into())], &tools(), &[]),
+                1 => live.said(NOW, vec![call("a", OFFERED), call("", "other")], &tools(), &[]),
+                2 => live.said(NOW, vec![finished(1)], &tools(), &[]),
                 3 => live.returned(ToolResult { call: "a".into(), content: String::new(), is_error: false })
                     .into_iter().collect(),
                 4 => live.recover(|_| false),
-                5 => live.said(NOW, vec![Delta::Thinking("hm".into())], &tools()),
-                6 => live.said(NOW, vec![Delta::Sealed(SignatureData::Bare)], &tools()),
+                5 => live.said(NOW, vec![Delta::Thinking("hm".into())], &tools(), &[]),
+                6 => live.said(NOW, vec![Delta::Sealed(SignatureData::Bare)], &tools(), &[]),
                 _ => live.end(Outcome::Aborted(Cause::Asked), Usage::default()),
             };
             for event in &events {

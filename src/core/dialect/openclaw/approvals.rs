@@ -139,17 +139,22 @@ pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> 
 /// `exec.approval.resolve`
 pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Resolve { id, decision } = request.read()?;
-    let verdict = match decision.as_str() {
-        "allow-once" => Verdict::Approve { input: None },
-        "deny" => Verdict::Deny { reason: None },
-        "allow-always" => Verdict::ApproveForSession,
-        other => {
-            let why = format!("invalid decision {:?}: it is allow-once, allow-always or deny", clip(other));
-            return Err(request.invalid(&why));
-        }
-    };
+    let verdict = verdict(&decision).ok_or_else(|| {
+        let word = clip(&decision);
+        request.invalid(&format!("invalid decision {word:?}: it is allow-once, allow-always or deny"))
+    })?;
     let id = ApprovalId::new(id);
     ask(Decide { id, session: None, verdict }, |_| json!({ "ok": true }))
+}
+
+/// What a client says of a call by one of [`DECISIONS`].
+pub(super) fn verdict(word: &str) -> Option<Verdict> {
+    match word {
+        "allow-once" => Some(Verdict::Approve { input: None }),
+        "allow-always" => Some(Verdict::ApproveForSession),
+        "deny" => Some(Verdict::Deny { reason: None }),
+        _ => None,
+    }
 }
 
 /// A tool call as clients show commands.

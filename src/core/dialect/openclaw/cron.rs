@@ -23,6 +23,7 @@ use super::{Answered, Call, OpenClaw, Request, keys};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
+use crate::hex::hex;
 use crate::ids::{AgentId, Owner, SessionKey};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::thinking::Thinking;
@@ -454,7 +455,7 @@ fn revision(jobs: &[&JobView]) -> String {
     for JobView { job, .. } in jobs {
         digest.update(format!("{}\0{}\0", job.id, job.updated.as_millis()));
     }
-    digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&digest.finalize()[..8])
 }
 
 /// A part of a list; protocol 4 is told which.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
 use super::{Answered, Call, Calling, OpenClaw, approvals, catalog, chat, target};
-use crate::conversation::approval::{Decide, Decision, ListApprovals, PendingCall, Verdict};
+use crate::conversation::approval::{Decide, Decision, ListApprovals, PendingCall};
 use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset};
 use crate::conversation::reply::Compacted;
 use crate::conversation::reply::SessionRow;
@@ -167,11 +167,8 @@ pub(super) fn answer(command: Slash, asked: SlashOrigin) -> Answered {
             waiting.iter().map(line).collect::<Vec<_>>().join("\n")
         }),
         Slash::Approve(id, word) => {
-            let verdict = match word.as_str() {
-                "allow-once" => Verdict::Approve { input: None },
-                "allow-always" => Verdict::ApproveForSession,
-                "deny" => Verdict::Deny { reason: None },
-                _ => return describe(asked, |_, _| APPROVE_USAGE.into()),
+            let Some(verdict) = approvals::verdict(&word) else {
+                return describe(asked, |_, _| APPROVE_USAGE.into());
             };
             let decide = Decide { id: ApprovalId::new(id), session: None, verdict };
             ask(decide, asked, |_, reply| {

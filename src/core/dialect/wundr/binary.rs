@@ -17,7 +17,8 @@ use serde::Deserialize;
 
 use super::super::json::{clip, object};
 use crate::error::{Error, ErrorCode};
-use crate::memory::file::{UploadId, from_hex};
+use crate::hex::from_hex;
+use crate::memory::file::UploadId;
 
 /// The length of the header.
 const HEADER_BYTES: usize = 22;

@@ -22,9 +22,10 @@ use super::wire::{self, Failure};
 use super::{Answered, Call, Calling, Request, Turn, Wundr, method};
 use crate::dialect::json::put;
 use crate::error::{Error, ErrorCode};
+use crate::hex::{from_hex, hex};
 use crate::memory::file::{
     Chunk, Delete, FileAbout, FileId, FileList, FileRef, FileRow, LIST_MAX, List, Open, PIECE_BYTES, Piece,
-    Read, Status, UploadId, Written, from_hex, hex,
+    Read, Status, UploadId, Written,
 };
 
 /// The method that uploads are.
@@ -343,7 +344,7 @@ impl Wundr {
             let mut answer = json!({
                 "fileId": row.id.to_string(),
                 "size": row.size,
-                "sha256": row.about.sha256.as_ref().map(hex).unwrap_or_default(),
+                "sha256": row.about.sha256.map(|digest| hex(&digest)).unwrap_or_default(),
                 "offset": download.begin,
                 "sentBytes": download.at - download.begin,
             });
@@ -372,7 +373,7 @@ fn told(row: &FileRow) -> Value {
         "updatedAt": row.updated.to_rfc3339(),
     });
     put(&mut file, "totalSize", row.about.total);
-    put(&mut file, "sha256", row.about.sha256.as_ref().filter(|_| row.is_complete).map(hex));
+    put(&mut file, "sha256", row.about.sha256.as_ref().filter(|_| row.is_complete).map(|digest| hex(digest)));
     insert_about(&mut file, &row.about);
     file
 }

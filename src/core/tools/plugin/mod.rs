@@ -22,7 +22,7 @@ pub use http_grant::{Denied, HttpGrant, allow};
 pub use http_request::{HttpRequest, REDIRECTS_MAX};
 pub use input_schema::InputSchema;
 pub use limits::CallLimits;
-pub use manifest::{Manifest, sha256};
+pub use manifest::Manifest;
 pub use rights::Rights;
 pub use secret::{GrantedSecret, PluginSecret, SecretGrant, SecretPlace, inject, redact};
 pub use store_grant::{KEY_BYTES_MAX, LISTED_MAX, QUOTA_BYTES, QUOTA_KEYS, StoreGrant, VALUE_BYTES_MAX};

@@ -16,6 +16,7 @@ use crate::access::authority::Authority;
 use crate::access::{About, Admitted, Claim, DeviceClaim, DeviceToken, Secret};
 use crate::error::credential::{CredentialFault, PairingReason, PairingRequired};
 use crate::error::{Detail, Error, ErrorCode};
+use crate::hex::hex;
 use crate::ids::RunId;
 use crate::principal::Principal;
 use crate::scope::{Role, Scopes};
@@ -406,7 +407,7 @@ impl Registry {
             mac.update(&[0]);
         }
         let bytes = mac.finalize().into_bytes();
-        Secret::new(bytes.iter().take(TOKEN_BYTES).map(|byte| format!("{byte:02x}")).collect::<String>())
+        Secret::new(hex(&bytes[..TOKEN_BYTES]))
     }
 }
 

@@ -1,12 +1,13 @@
-//! How a configuration file is written: whole or not at all.
+//! How a file is written: whole or not at all.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Puts a new file in the place of the old one: there is always one of them, whole, whatever happens.
-pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+/// Puts a new file in the place of the old one: there is always one of them, whole, whatever happens. It has
+/// the old one's permissions and owner, or `mode` where there is none.
+pub(crate) fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     // Where it is a link, what that leads to is meant.
     let path = match path.canonicalize() {
         Ok(path) => path,
@@ -20,7 +21,7 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     clean_up(folder, &begin)?;
     let new = folder.join(format!("{begin}{}.new", std::process::id()));
     let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
         if let Ok(old) = fs::metadata(&path) {
             file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
             // Only root can give a file away; for others it is theirs already.
@@ -55,7 +56,7 @@ fn clean_up(folder: &Path, begin: &str) -> io::Result<()> {
 }
 
 /// Whether it could be written: whether a file can be put beside it.
-pub(super) fn is_writable(path: &Path) -> bool {
+pub(crate) fn is_writable(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let try_out: PathBuf = folder.join(format!(".{}.{}.try", name.to_string_lossy(), std::process::id()));
