@@ -39,6 +39,8 @@ pub mod host;
 pub mod http;
 pub mod hub;
 pub mod listener;
+pub mod mcp_server;
+pub mod mcp_supervisor;
 pub mod nodes;
 pub mod operator;
 pub mod outbound;

@@ -157,6 +157,7 @@ async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -
         log: logging::kept(),
         log_filter: logging::filter(),
         compiler: Compiler::child(),
+        keeper: "/proc/self/exe".into(),
         has_own_credentials,
         version: env!("CARGO_PKG_VERSION"),
     };

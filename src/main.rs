@@ -28,14 +28,17 @@ mod unknown_command;
 mod when;
 mod xeno_home;
 
-use std::process::ExitCode;
+use std::fs;
+use std::io;
+use std::process::{self, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clawmux_actors::host::activation::Passed;
-use clawmux_actors::sandbox::compiler::{self, Bounds};
+use clawmux_actors::host::keeper::{self, Bounds, Folders, Kept};
+use clawmux_actors::sandbox::compiler;
 
-use crate::cli::{Cli, Command, CompilePlugin, Global, Serve};
+use crate::cli::{Cli, Command, CompilePlugin, Global, Keep, Serve};
 use crate::exit::Failure;
 use crate::systemd::ServiceManager;
 
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Actors(options) => operator::actors::run(&global, &options),
         Command::Plugins { name } => operator::plugins::list(&global, name.as_deref()),
         Command::Plugin(command) => operator::plugins::run(&global, &command),
+        Command::Mcp(command) => operator::mcp::run(&global, &command),
         Command::Usage(options) => operator::usage::run(&global, &options),
         Command::Events(options) => operator::events::run(&global, &options),
         Command::Devices => operator::devices::list(&global),
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => manual::complete(shell),
         Command::Man(options) => manual::pages(&options),
         Command::CompilePlugin(options) => compile_plugin(&options),
+        Command::Keep(options) => keep(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -108,8 +113,52 @@ fn main() -> ExitCode {
 }
 
 fn compile_plugin(options: &CompilePlugin) -> Result<(), Failure> {
-    let bounds = Bounds { memory: options.memory, time: Duration::from_secs(options.seconds) };
+    let bounds = compiler::Bounds { memory: options.memory, time: Duration::from_secs(options.seconds) };
     compiler::serve(&options.folder, bounds).map_err(|why| Failure::new(compiler::REFUSED, why))
+}
+
+/// Keeps a program, or becomes it; ends with its status.
+fn keep(options: &Keep) -> Result<(), Failure> {
+    let Keep { memory, processes, folders, read, write, confined, command } = options;
+    let not_started = |error: io::Error| {
+        let program = command[0].to_string_lossy();
+        let hint = match fs::canonicalize(&command[0]) {
+            Ok(path) if *folders && error.kind() == io::ErrorKind::PermissionDenied => {
+                format!("; it is {}: does `folders` name all that it needs?", path.display())
+            }
+            _ => String::new(),
+        };
+        Failure::new(keeper::NOT_STARTED, format!("can't start {program}: {error}{hint}"))
+    };
+    let bounds = Bounds { memory: *memory, processes: *processes };
+    if *confined {
+        let folders = folders.then(|| Folders { read: read.clone(), write: write.clone() });
+        let mut program = process::Command::new(&command[0]);
+        program.args(&command[1..]);
+        return Err(not_started(keeper::become_confined(folders.as_ref(), &bounds, &mut program)));
+    }
+    // Not by its path: another program may have taken its place there.
+    let mut again = process::Command::new("/proc/self/exe");
+    again.args([
+        "keep",
+        "--confined",
+        "--memory",
+        &memory.to_string(),
+        "--processes",
+        &processes.to_string(),
+    ]);
+    again.args(folders.then_some("--folders"));
+    for (flag, paths) in [("--read", read), ("--write", write)] {
+        for path in paths {
+            again.arg(flag).arg(path);
+        }
+    }
+    again.arg("--").args(command);
+    match keeper::keep(&bounds, &mut again).map_err(not_started)? {
+        Kept::Ended(0) => Ok(()),
+        Kept::Ended(status) => Err(Failure::new(status, "")),
+        Kept::Overstepped(how) => Err(Failure::new(keeper::OVERSTEPPED, format!("ended it: {how}"))),
+    }
 }
 
 fn serve(global: &Global, options: Serve, manager: &ServiceManager) -> Result<(), Failure> {

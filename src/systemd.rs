@@ -304,6 +304,7 @@ mod tests {
             xeno_home: None,
             log_filter: None,
             compiler: Compiler::Here,
+            keeper: "/nowhere".into(),
             has_own_credentials: false,
             layers: Layers::default(),
             log: Arc::default(),

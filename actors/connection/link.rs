@@ -22,6 +22,7 @@ use socket2::SockRef;
 use super::partial::{Partial, Partials};
 use super::registry::{NoPlace, Registry};
 use super::{ConnectionControl, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
+use crate::host::kept;
 use crate::host::socket_owner::{self, Means};
 use crate::runtime::clock;
 use crate::runtime::deliver::{Closable, Window};
@@ -249,7 +250,7 @@ impl Link {
     /// The user of this host who has the other end of a connection within it. Looked up once.
     ///
     /// # Errors
-    /// Why that is not known.
+    /// Why that is not known, or does not count: a program that the daemon keeps is nobody.
     pub(crate) async fn user(&self, means: Means) -> Result<u32, &str> {
         let Peer::Tcp { from, to } = self.peer else { return Err("it is no TCP connection") };
         if self.user.get().is_none() {
@@ -261,7 +262,18 @@ impl Link {
                     looked.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
                 }
             };
-            let _ = self.user.set(found.map_err(|error| error.to_string()));
+            let found = found.map_err(|error| error.to_string());
+            let _ = self.user.set(match found {
+                Ok(owner) if kept::are_there() => {
+                    let looked = tokio::task::spawn_blocking(move || kept::has_socket(owner.inode)).await;
+                    match looked {
+                        Ok(false) => Ok(owner.user),
+                        Ok(true) => Err("it is a program that the daemon keeps".to_owned()),
+                        Err(error) => Err(error.to_string()),
+                    }
+                }
+                found => found.map(|owner| owner.user),
+            });
         }
         match self.user.get() {
             Some(Ok(user)) => Ok(*user),

@@ -3,6 +3,7 @@
 //! ```text
 //!   Gateway ─┬─ Store                the log
 //!            ├─ SandboxSupervisor ── Plugin ...
+//!            ├─ McpSupervisor ────── McpServer ...
 //!            ├─ ProviderSupervisor   budgets, upstream calls
 //!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
@@ -62,6 +63,8 @@ use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
+use crate::mcp_server;
+use crate::mcp_supervisor::{EndAll, McpSupervisor, McpTools};
 use crate::nodes::Nodes;
 use crate::operator::{self, Admin, Drain, GetInfo};
 use crate::outbound::fetch::Fetcher;
@@ -115,6 +118,8 @@ pub struct GatewaySetup {
     pub log_filter: Option<Arc<dyn LogFilter>>,
     /// What compiles plugins.
     pub compiler: Compiler,
+    /// The program that keeps those of MCP servers: one that knows `keep`.
+    pub keeper: PathBuf,
     /// Whether its credentials are its own, and no configuration's.
     pub has_own_credentials: bool,
     /// Version of clawmux.
@@ -148,6 +153,8 @@ pub struct Gateway {
     services: Arc<Services>,
     store: Addr<Store>,
     sandbox: Addr<SandboxSupervisor>,
+    mcp: Addr<McpSupervisor>,
+    mcp_tools: McpTools,
     providers: Addr<ProviderSupervisor>,
     nodes: Addr<Nodes>,
     hub: Addr<Hub>,
@@ -240,11 +247,21 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
+    let fetcher = Fetcher::new(Resolver::default(), client_config(None)?);
+    let mcp = McpSupervisor::new(
+        config.mcp.clone(),
+        mcp_server::Surroundings {
+            home: setup.home.clone(),
+            keeper: setup.keeper.clone(),
+            fetcher: fetcher.clone(),
+            store: store.clone(),
+            version: setup.version,
+        },
+        meters.clone(),
+    );
+    let (mcp_tools, known_mcp_tools, mcp) = (mcp.tools(), mcp.tools(), mcp.start());
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
-        .with_services(HostServices {
-            fetcher: Some(Fetcher::new(Resolver::default(), client_config(None)?)),
-            store: Some(store.clone()),
-        })
+        .with_services(HostServices { fetcher: Some(fetcher), store: Some(store.clone()) })
         .trusting(config.sandbox.trusted_keys.clone())
         .with_compiler(setup.compiler.clone());
     let tools = sandbox.tools();
@@ -320,6 +337,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             tools,
             nodes: nodes.clone(),
             connected,
+            mcp: mcp_tools,
             files: files.clone(),
             lanes: lanes.clone(),
             watchers: Watchers::default(),
@@ -384,6 +402,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         actors: vec![
             ("provider_supervisor", providers.clone().recipient()),
             ("sandbox_supervisor", sandbox.clone().recipient()),
+            ("mcp_supervisor", mcp.clone().recipient()),
             ("hub", hub.clone().recipient()),
             ("nodes", nodes.clone().recipient()),
             ("devices", devices.clone().recipient()),
@@ -436,6 +455,8 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         services,
         store,
         sandbox,
+        mcp,
+        mcp_tools: known_mcp_tools,
         providers,
         nodes,
         hub,
@@ -517,10 +538,11 @@ fn agent_rules(config: &Config) -> clawmux_core::agents::registry::RegistrySetti
 
 impl Gateway {
     /// All children, as they are called.
-    fn children(&self) -> [(&'static str, Recipient<Observe>); 15] {
+    fn children(&self) -> [(&'static str, Recipient<Observe>); 16] {
         [
             ("store", self.store.clone().recipient()),
             ("sandbox supervisor", self.sandbox.clone().recipient()),
+            ("mcp supervisor", self.mcp.clone().recipient()),
             ("provider supervisor", self.providers.clone().recipient()),
             ("nodes", self.nodes.clone().recipient()),
             ("hub", self.hub.clone().recipient()),
@@ -581,6 +603,8 @@ impl Handler<Serve> for Gateway {
             config: self.config.clone(),
             log_filter: self.setup.log_filter.clone(),
             sandbox: self.sandbox.clone(),
+            mcp: self.mcp.clone(),
+            mcp_tools: self.mcp_tools.clone(),
             store: self.store.clone(),
         };
         let admin = self.admin.clone();
@@ -698,7 +722,7 @@ impl Handler<Stop> for Gateway {
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
-        let scheduler = self.scheduler.clone();
+        let (scheduler, mcp) = (self.scheduler.clone(), self.mcp.clone());
         let claims = std::mem::take(&mut self.claims);
         Box::pin(async move {
             let _ = ask(&scheduler, TakeFirings(false)).await;
@@ -712,6 +736,7 @@ impl Handler<Stop> for Gateway {
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
+                let _ = mcp.send(EndAll).await;
                 let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}

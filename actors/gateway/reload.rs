@@ -18,6 +18,7 @@ use clawmux_core::schedule::job::Job;
 use super::{Gateway, agent_rules, terms};
 use crate::configuration::{Adopt, Adopted};
 use crate::hub::Announce;
+use crate::mcp_supervisor;
 use crate::provider_supervisor::{self, Endpoints};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
@@ -103,7 +104,7 @@ impl Gateway {
         let hub = self.hub.clone();
         let services = self.services.clone();
         let shared_roster = self.agent_configs.clone();
-        let (sandbox, providers) = (self.sandbox.clone(), self.providers.clone());
+        let (sandbox, mcp, providers) = (self.sandbox.clone(), self.mcp.clone(), self.providers.clone());
         let (agents, files) = (self.agents.clone(), self.files.clone());
         let (tokens, listener) = (self.tokens.clone(), self.listener.clone());
         let timetable = self.scheduler.clone();
@@ -112,6 +113,7 @@ impl Gateway {
             let told = async {
                 // Tools and models are there before agents that use them.
                 ask(&sandbox, Replace(plugins)).await?;
+                ask(&mcp, mcp_supervisor::Reconfigure(config.mcp.clone())).await?;
                 let providers_told = provider_supervisor::Reconfigure { config: config.clone(), endpoints };
                 ask(&providers, providers_told).await?;
                 shared_roster.set(agent_configs);
@@ -154,6 +156,9 @@ fn beneath(
         if before.providers.get(name).is_some_and(|before| before != provider) {
             found.insert(format!("providers.{name}"));
         }
+    }
+    if before.mcp != now.mcp {
+        found.insert("mcp".to_owned());
     }
     found.extend(new.other_souls(old).map(|agent| format!("agents.{agent}.soul")));
     if plugins.changed().next().is_some() {

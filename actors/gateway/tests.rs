@@ -21,6 +21,7 @@ fn setup(home: &Path) -> GatewaySetup {
         layers: Layers::default(),
         log: Arc::default(),
         log_filter: None,
+        keeper: "/nowhere".into(),
         compiler: Compiler::Here,
         has_own_credentials: false,
     }

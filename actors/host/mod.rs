@@ -4,6 +4,8 @@ pub mod activation;
 pub mod bound;
 pub mod group;
 pub mod heap;
+pub mod keeper;
+pub mod kept;
 pub(crate) mod machine;
 pub(crate) mod process;
 pub mod regular_file;

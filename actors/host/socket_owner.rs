@@ -58,7 +58,7 @@ fn find() -> Option<Means> {
     [Means::SockDiag, Means::Tables].into_iter().find(|means| {
         let found = owner(*means, from, to);
         tracing::debug!(?means, ?found, "whose socket it is");
-        found.is_ok_and(|user| user == own)
+        found.is_ok_and(|owner| owner.user == own)
     })
 }
 
@@ -97,11 +97,20 @@ pub(crate) fn may_use(peer: u32, own_user: u32) -> bool {
     peer == own_user || peer == ROOT
 }
 
-/// The user who has the socket `from`, which is connected to ours, `to`.
+/// Who has a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub user: u32,
+    /// The socket's inode, by which the processes that have it are found.
+    pub inode: u32,
+}
+
+/// Who has the socket `from`, which is connected to ours, `to`.
 ///
 /// # Errors
 /// `NotFound` where nobody has it any more; where the kernel can't be asked.
-pub fn owner(means: Means, from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
+pub fn owner(means: Means, from: SocketAddr, to: SocketAddr) -> io::Result<Owner> {
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let (from, to) = (canonical(from), canonical(to));
     match means {
@@ -122,8 +131,8 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "its socket is not there any more")
 }
 
-/// The user in a table of sockets: by text, as the kernel writes it.
-fn look(mut table: impl BufRead, from: SocketAddr, to: SocketAddr) -> io::Result<Option<u32>> {
+/// The owner in a table of sockets: by text, as the kernel writes it.
+fn look(mut table: impl BufRead, from: SocketAddr, to: SocketAddr) -> io::Result<Option<Owner>> {
     let spellings = spelled(from).into_iter().zip(spelled(to)).collect::<Vec<_>>();
     let mut line = String::new();
     loop {
@@ -138,8 +147,8 @@ fn look(mut table: impl BufRead, from: SocketAddr, to: SocketAddr) -> io::Result
         }
         // State, queues, timer, retransmissions; the user; a timeout; the inode.
         let user = fields.nth(4).and_then(|user| user.parse().ok());
-        let has_inode = fields.nth(1).is_some_and(|inode| inode != "0");
-        return user.filter(|_| has_inode).map(Some).ok_or_else(gone);
+        let inode = fields.nth(1).and_then(|inode| inode.parse().ok()).filter(|inode| *inode != 0);
+        return user.zip(inode).map(|(user, inode)| Some(Owner { user, inode })).ok_or_else(gone);
     }
 }
 
@@ -181,7 +190,7 @@ mod sock_diag {
     const USER: usize = 64;
     const INODE: usize = 68;
 
-    pub(super) fn ask(from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
+    pub(super) fn ask(from: SocketAddr, to: SocketAddr) -> io::Result<Owner> {
         let domain = Domain::from(libc::AF_NETLINK);
         let mut socket = Socket::new(domain, Type::RAW, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
         socket.set_read_timeout(Some(TIMEOUT))?;
@@ -227,7 +236,7 @@ mod sock_diag {
         bytes
     }
 
-    pub(super) fn read(answer: &[u8], from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
+    pub(super) fn read(answer: &[u8], from: SocketAddr, to: SocketAddr) -> io::Result<Owner> {
         let odd = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer can't be read");
         let number = |bytes: &[u8], at: usize| {
             let bytes = bytes.get(at..at + 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
@@ -239,10 +248,11 @@ mod sock_diag {
             Some(SOCK_DIAG_BY_FAMILY) if body.len() >= ANSWER_BYTES => {
                 let found = &body[ENDS.1..ENDS.1 + ENDS_BYTES];
                 let is_it = [false, true].iter().any(|is_mapped| found == ends(from, to, *is_mapped));
-                if !is_it || number(body, INODE)? == 0 {
+                let inode = number(body, INODE)?;
+                if !is_it || inode == 0 {
                     return Err(gone());
                 }
-                number(body, USER)
+                Ok(Owner { user: number(body, USER)?, inode })
             }
             Some(NLMSG_ERROR) => match number(body, 0)?.cast_signed() {
                 code if code == -libc::ENOENT => Err(gone()),
@@ -288,7 +298,7 @@ mod tests {
             let (theirs, from) = listener.accept().unwrap();
             let to = theirs.local_addr().unwrap();
             for means in BOTH {
-                assert_eq!(owner(means, from, to).unwrap(), own, "{means:?} {listen} {connect:?}");
+                assert_eq!(owner(means, from, to).unwrap().user, own, "{means:?} {listen} {connect:?}");
                 let swapped = owner(means, ours.peer_addr().unwrap(), to);
                 assert_eq!(swapped.unwrap_err().kind(), io::ErrorKind::NotFound, "no such connection");
             }
@@ -324,7 +334,7 @@ mod tests {
                 .spawn()
                 .unwrap();
             let (theirs, from) = listener.accept().unwrap();
-            let found = BOTH.map(|means| owner(means, from, theirs.local_addr().unwrap()).unwrap());
+            let found = BOTH.map(|means| owner(means, from, theirs.local_addr().unwrap()).unwrap().user);
             drop(theirs);
             child.wait().unwrap();
             assert_eq!(found, [NOBODY; 2], "{listen}");
@@ -339,7 +349,8 @@ mod tests {
         let ends = format!("{} {}", spelled(from)[1], spelled(to)[1]);
         let row = |state, inode| format!("  0: {ends} {state} 0:0 0:0 0 1000 0 {inode} 1\n");
         let user = |table: String| look(table.as_bytes(), from, to);
-        assert_eq!(user(format!("  sl local\n\nx\n{}", row("01", "77"))).unwrap(), Some(1000));
+        let found = user(format!("  sl local\n\nx\n{}", row("01", "77"))).unwrap();
+        assert_eq!(found, Some(Owner { user: 1000, inode: 77 }));
         assert!(user(row("06", "0")).is_err(), "nobody's");
         assert!(user(format!("0: {ends}\n")).is_err(), "cut off");
         assert_eq!(user(String::new()).unwrap(), None);

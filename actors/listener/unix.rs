@@ -22,6 +22,7 @@ use crate::connection::registry::Registry;
 use crate::connection::{Approach, Connection, Services};
 use crate::host::bound::UnixSocket;
 use crate::host::group::Group;
+use crate::host::kept;
 use crate::host::socket_owner::{may_use, own_user};
 use crate::http::SOCKET;
 use crate::runtime::arbiters::Arbiters;
@@ -152,6 +153,9 @@ impl UnixSockets {
                 }
                 None => return Err(format!("user {} may not use this socket", peer.uid())),
             }
+        }
+        if peer.pid().is_none_or(|pid| kept::is_kept(pid.cast_unsigned())) && kept::are_there() {
+            return Err("programs that the daemon keeps may not use this socket".into());
         }
         if !self.registry.make_room() {
             return Err(format!("there are {CONNECTIONS_MAX} connections already: try again later"));

@@ -13,8 +13,8 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::config::{Agent, Config};
 use clawmux_core::daemon::operator::{
-    self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, OperatorCommand,
-    OperatorReply, Progress, ReadUsage, SessionPage, UsageReport,
+    self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, McpApproved,
+    McpRestarted, OperatorCommand, OperatorReply, Progress, ReadUsage, SessionPage, UsageReport,
 };
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::principal::Principal;
@@ -30,6 +30,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::configuration::{Change, Configuration, Reload};
 use crate::listener::CloseConnection;
+use crate::mcp_supervisor::{AgreeToServer, McpSupervisor, McpTools, RestartServer};
 use crate::provider_supervisor::BudgetStatus;
 use crate::runtime::ask::{Typed, ask};
 use crate::runtime::clock;
@@ -111,6 +112,10 @@ pub struct Sources {
     pub log_filter: Option<Arc<dyn LogFilter>>,
     /// The plugins.
     pub sandbox: Addr<SandboxSupervisor>,
+    /// The MCP servers.
+    pub mcp: Addr<McpSupervisor>,
+    /// Their tools.
+    pub mcp_tools: McpTools,
     /// The store.
     pub store: Addr<Store>,
 }
@@ -211,7 +216,8 @@ impl Sources {
         let deadline = match command {
             OperatorCommand::LoadPlugin(_)
             | OperatorCommand::ReloadPlugin(_)
-            | OperatorCommand::CallPlugin(_) => PLUGIN,
+            | OperatorCommand::CallPlugin(_)
+            | OperatorCommand::CallMcp(_) => PLUGIN,
             OperatorCommand::Change(_) | OperatorCommand::Reload(_) => CONFIGURATION,
             OperatorCommand::Backup(_) => BACKUP,
             _ => PROMPT,
@@ -250,6 +256,16 @@ impl Sources {
                 OperatorReply::Reloaded(self.sandbox.send(Typed(reload)).await.map_err(gone)??)
             }
             OperatorCommand::CallPlugin(asked) => OperatorReply::Called(self.call_plugin(asked).await?),
+            OperatorCommand::Mcp(_) => OperatorReply::Observed(ask(&self.mcp, Observe).await?.into()),
+            OperatorCommand::CallMcp(asked) => OperatorReply::Called(self.call_mcp_tool(asked).await?),
+            OperatorCommand::RestartMcp(operator::RestartMcp { server }) => {
+                ask(&self.mcp, RestartServer(server)).await??;
+                OperatorReply::McpRestarted(McpRestarted)
+            }
+            OperatorCommand::ApproveMcp(operator::ApproveMcp { server }) => {
+                let tools = ask(&self.mcp, AgreeToServer(server)).await??;
+                OperatorReply::McpApproved(McpApproved { tools })
+            }
             OperatorCommand::Usage(asked) => {
                 // With a session that has spent nothing, so that its limit is told as well.
                 let budgets = self.budgets.send(BudgetStatus { session_spent: Some(0) });

@@ -1,16 +1,18 @@
-//! What can be done to a plugin.
+//! What can be done to a plugin, and how a tool is called.
 
 use std::path::Path;
 use std::time::Instant;
 
 use clawmux_core::config::EMBEDDED_PLUGINS;
-use clawmux_core::daemon::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
+use clawmux_core::daemon::operator::{self, AgentTools, CallMcpTool, CallPlugin, CalledTool, LoadedPlugin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::hex::hex;
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
-use clawmux_core::tools::audit::{self, CallRecord};
+use clawmux_core::tools::audit::{self, CallRecord, CallUsage};
 use clawmux_core::tools::call::{ToolCall, ToolResult};
+use clawmux_core::tools::mcp::tool_name;
 use clawmux_core::tools::plugin::LoadPlugin;
+use serde_json::Value;
 
 use super::{GetInfo, Sources, gone};
 use crate::runtime::ask::Typed;
@@ -70,15 +72,36 @@ impl Sources {
     }
 
     /// Calls one.
-    pub(super) async fn call_plugin(&self, asked: CallPlugin) -> Result<CalledPlugin, Error> {
+    pub(super) async fn call_plugin(&self, asked: CallPlugin) -> Result<CalledTool, Error> {
         let CallPlugin { name, input } = asked;
+        let called = self.call("plugin", name, input, async |session, run, call| {
+            let calling = self.sandbox.send(CallTool { session, run, call }).await.map_err(gone)?;
+            Ok(calling.result().await)
+        });
+        called.await
+    }
+
+    /// Calls a tool of an MCP server.
+    pub(super) async fn call_mcp_tool(&self, asked: CallMcpTool) -> Result<CalledTool, Error> {
+        let CallMcpTool { server, tool, input } = asked;
+        let name = tool_name(&server, &tool);
+        self.call("mcp", name, input, async |_, _, call| Ok(self.mcp_tools.call(&server, call).await)).await
+    }
+
+    /// Calls a tool by `make`, and keeps a record of it.
+    async fn call(
+        &self,
+        kind: &str,
+        tool: PluginName,
+        input: Value,
+        make: impl AsyncFnOnce(SessionKey, RunId, ToolCall) -> Result<(ToolResult, CallUsage), Error>,
+    ) -> Result<CalledTool, Error> {
         let id = hex(&clock::random());
-        let (session, run) = (SessionKey::new("main", "admin", "plugin", "call")?, RunId::new(id.as_str()));
-        let (digest, tool) = (audit::digest(input.to_string().as_bytes()), name.clone());
-        let call = ToolCall { id: CallId::new(id), name, input };
-        let call = CallTool { session: session.clone(), run: run.clone(), call };
+        let (session, run) = (SessionKey::new("main", "admin", kind, "call")?, RunId::new(id.as_str()));
+        let digest = audit::digest(input.to_string().as_bytes());
+        let call = ToolCall { id: CallId::new(id), name: tool.clone(), input };
         let begun = Instant::now();
-        let (result, usage) = self.sandbox.send(call).await.map_err(gone)?.result().await;
+        let (result, usage) = make(session.clone(), run.clone(), call).await?;
         let took = begun.elapsed();
         let ToolResult { call, content, is_error } = result;
         let record = CallRecord {
@@ -95,7 +118,7 @@ impl Sources {
         };
         self.store.send(RecordCall(record)).await.map_err(gone)??;
         let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        Ok(CalledPlugin { content, is_error, took_us, usage })
+        Ok(CalledTool { content, is_error, took_us, usage })
     }
 }
 

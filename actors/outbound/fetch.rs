@@ -46,6 +46,26 @@ pub struct Fetched {
     pub body: Vec<u8>,
 }
 
+/// An answer whose body is yet to be read.
+#[derive(Debug)]
+pub struct Opened {
+    /// The answer.
+    pub response: ClientResponse,
+    /// The grants that it took, of HTTP and of secrets.
+    pub grants: Vec<String>,
+    /// The host that answered.
+    pub host: String,
+}
+
+/// Which addresses a request may be sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Public ones, and others that a grant names.
+    Public,
+    /// Any that the host of a granted URL has: it is the operator's own choice.
+    Any,
+}
+
 impl Fetcher {
     /// Resolves names by `resolver`, and trusts the servers that `tls` does.
     pub fn new(resolver: Resolver, tls: Arc<ClientConfig>) -> Self {
@@ -60,9 +80,27 @@ impl Fetcher {
     pub async fn fetch(
         &self,
         rights: &Rights,
-        mut request: HttpRequest,
+        request: HttpRequest,
         body_bytes_max: usize,
     ) -> Result<Fetched, String> {
+        let Opened { mut response, grants, host } = self.open(rights, request, Reach::Public).await?;
+        let body = body(&mut response, body_bytes_max).await;
+        let body = body.map_err(|why| rights.shown(format!("{host}: {why}")))?;
+        let body = redact(&rights.secrets, &body).into_owned();
+        let status = response.status().as_u16();
+        Ok(Fetched { status, headers: headers(&response, rights), grants, body })
+    }
+
+    /// Sends a request and follows where it is redirected, up to an answer whose body is yet to be read.
+    ///
+    /// # Errors
+    /// As [`Self::fetch`]'s.
+    pub async fn open(
+        &self,
+        rights: &Rights,
+        mut request: HttpRequest,
+        reach: Reach,
+    ) -> Result<Opened, String> {
         let mut grants = Vec::new();
         for _ in 0..=REDIRECTS_MAX {
             let (url, grant) = allow(&rights.http, &request.url).map_err(|why| why.to_string())?;
@@ -70,19 +108,15 @@ impl Fetcher {
             let secrets = rights.secrets.iter().filter(|secret| secret.grant.to.matches(&url));
             grants.extend(secrets.map(|secret| format!("secret:{}", secret.grant)));
             let host = url.host_str().unwrap_or_default().to_owned();
-            let sent = self.send(rights, grant, &url, &request).await;
-            let mut response = sent.map_err(|why| rights.shown(format!("{host}: {}", in_words(&why))))?;
+            let within = (reach == Reach::Public).then(|| grant.clone());
+            let sent = self.send(rights, within, &url, &request).await;
+            let response = sent.map_err(|why| rights.shown(format!("{host}: {}", in_words(&why))))?;
             let status = response.status().as_u16();
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             let next = request.clone().redirected(&url, status, location);
             match next.map_err(|why| rights.shown(format!("{host}: {why}")))? {
                 Some(next) => request = next,
-                None => {
-                    let body = body(&mut response, body_bytes_max).await;
-                    let body = body.map_err(|why| rights.shown(format!("{host}: {why}")))?;
-                    let body = redact(&rights.secrets, &body).into_owned();
-                    return Ok(Fetched { status, headers: headers(&response, rights), grants, body });
-                }
+                None => return Ok(Opened { response, grants, host }),
             }
         }
         Err(format!("redirected more than {REDIRECTS_MAX} times"))
@@ -92,7 +126,7 @@ impl Fetcher {
     async fn send(
         &self,
         rights: &Rights,
-        grant: &HttpGrant,
+        within: Option<HttpGrant>,
         url: &Url,
         request: &HttpRequest,
     ) -> Result<ClientResponse, SendRequestError> {
@@ -103,7 +137,7 @@ impl Fetcher {
             tls: is_tls.then(|| Arc::clone(&self.tls)),
             deadline: CONNECT,
             resolver: self.resolver.clone(),
-            within: Some(grant.clone()),
+            within,
             refuses_cut: true,
         };
         let connector = Connector::new().connector(dial).timeout(CONNECT * 3);

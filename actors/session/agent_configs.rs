@@ -16,6 +16,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::tools::mcp::McpGrant;
 use clawmux_core::tools::messenger;
 use clawmux_core::tools::node::NodeTool;
 
@@ -43,6 +44,8 @@ pub struct Profile {
     pub approval_timeout: Duration,
     /// The commands of nodes it is offered as tools, while their node is connected.
     pub node_tools: Vec<NodeTool>,
+    /// The tools of MCP servers it is offered, while their server is there.
+    pub mcp_tools: Vec<McpGrant>,
     /// Estimated tokens that soul and past turns may take together.
     pub context_tokens: usize,
 }
@@ -52,7 +55,8 @@ impl Profile {
     pub(super) fn toolbox(&self, has_built_in: bool) -> Toolbox {
         let built_in = has_built_in.then(messenger::name);
         let nodes = self.node_tools.iter().map(|tool| tool.name.clone());
-        let offered = self.plugins().cloned().chain(nodes).chain(built_in).collect();
+        let mcp = self.mcp_tools.iter().map(McpGrant::offered);
+        let offered = self.plugins().cloned().chain(nodes).chain(mcp).chain(built_in).collect();
         let is_plugin = |tool: &&PluginName| tool.as_str() != messenger::NAME;
         let gated = self.gated.iter().filter(is_plugin).cloned().collect();
         Toolbox { offered, gated, timeout: self.approval_timeout }
@@ -129,15 +133,20 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
     let is_gated = |tool: &&PluginName| {
         config.plugins.iter().any(|plugin| plugin.name == **tool && plugin.approval == Approval::Ask)
     };
+    let asks = |grant: &&McpGrant| {
+        config.mcp.iter().any(|server| server.name == grant.server && server.approval == Approval::Ask)
+    };
+    let gated_mcp = agent.mcp_tools.iter().filter(asks).map(McpGrant::offered);
     Ok(Profile {
         id: agent.id.clone(),
         soul: soul(&agent.soul)?.into(),
         models: agent.models.clone(),
         max_tokens: agent.max_tokens,
         tools: agent.tools.clone(),
-        gated: agent.tools.iter().filter(is_gated).cloned().collect(),
+        gated: agent.tools.iter().filter(is_gated).cloned().chain(gated_mcp).collect(),
         approval_timeout: config.approvals.timeout,
         node_tools: agent.node_tools.clone(),
+        mcp_tools: agent.mcp_tools.clone(),
         context_tokens: config.memory.context_tokens,
     })
 }

@@ -48,6 +48,7 @@ use serde_json::json;
 
 use crate::files::Files;
 use crate::hub::changes::Changes;
+use crate::mcp_supervisor::McpTools;
 use crate::nodes::{Connected, Nodes};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::account::Account;
@@ -96,6 +97,8 @@ pub struct SessionDeps {
     pub nodes: Addr<Nodes>,
     /// The nodes there are.
     pub connected: Connected,
+    /// The MCP servers there are, and their tools.
+    pub mcp: McpTools,
     /// Looks at files that are sent.
     pub files: Addr<Files>,
     /// Whose turn it is among the runs of several sessions.

@@ -204,8 +204,9 @@ impl Session {
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
         let (profile, built_in) = (self.profile.clone(), self.has_built_in_tools().then(messenger::spec));
-        let SessionDeps { providers, tools, connected, .. } = &self.deps;
-        let (providers, tools, connected) = (providers.clone(), tools.clone(), connected.clone());
+        let SessionDeps { providers, tools, connected, mcp, .. } = &self.deps;
+        let (providers, tools) = (providers.clone(), tools.clone());
+        let (connected, mcp) = (connected.clone(), mcp.clone());
         let mut chat = Chat {
             session: self.conversation.key().clone(),
             run: run.clone(),
@@ -219,6 +220,7 @@ impl Session {
             let offered = &mut chat.request.tools;
             offered.extend(tools.find(profile.plugins()).await?);
             offered.extend(connected.tools(&profile.node_tools));
+            offered.extend(mcp.find(&profile.mcp_tools).await);
             offered.extend(built_in);
             providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())?
         };
@@ -316,7 +318,7 @@ impl Session {
 
     /// The name of a tool as it is counted: a model may call what it was never offered.
     fn offered(&self, tool: &PluginName) -> PluginName {
-        let is_offered = self.tools.offered.contains(tool);
+        let is_offered = self.tools.offers(tool);
         if is_offered { tool.clone() } else { PluginName::from(OTHER) }
     }
 
@@ -342,7 +344,7 @@ impl Session {
         self.spots.insert(run, lane_guard);
     }
 
-    /// Calls one tool: one that is built in, a granted command of a node, or a plugin.
+    /// Calls one tool: one that is built in, one of an MCP server, a granted command of a node, or a plugin.
     fn call(&self, run: RunId, call: ToolCall) -> LocalBoxFuture<'static, (ToolResult, CallUsage)> {
         let (session, id) = (self.conversation.key().clone(), call.id.clone());
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
@@ -352,6 +354,11 @@ impl Session {
             let sessions = self.drop_guard.supervisor.requests.clone();
             let sent = SendMessage { run, call, owner, files, sessions }.make();
             return sent.map(|result| (result, CallUsage::default())).boxed_local();
+        }
+        let mut granted = self.profile.mcp_tools.iter();
+        if let Some(grant) = granted.find(|grant| grant.offers(&call.name)) {
+            let (mcp, server) = (self.deps.mcp.clone(), grant.server.clone());
+            return async move { mcp.call(&server, call).await }.boxed_local();
         }
         match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
             Some(tool) => {

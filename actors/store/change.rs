@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
 use super::{
-    Append, Forget, RecordCall, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile, WriteJobs,
-    WritePluginValue, WriteTokens,
+    AgreeToTools, Append, Forget, RecordCall, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile,
+    WriteJobs, WritePluginValue, WriteTokens,
 };
 
 /// A change, which stands beside the table it is about.
@@ -47,6 +47,7 @@ macro_rules! written {
 }
 
 written!(
+    AgreeToTools,
     Append,
     Forget,
     RecordCall,

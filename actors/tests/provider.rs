@@ -57,6 +57,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         soul: "SOUL.md".into(),
         tools: vec!["echo".into()],
         node_tools: Vec::new(),
+        mcp_tools: Vec::new(),
     };
     Config {
         providers: configured,

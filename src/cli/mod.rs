@@ -16,6 +16,8 @@ mod config;
 mod daemon;
 mod host;
 mod job;
+mod keep;
+mod mcp;
 mod plugin;
 mod session;
 mod value;
@@ -31,9 +33,9 @@ pub(crate) use self::config::ConfigCommand;
 pub(crate) use self::daemon::{Actors, ConnectionCommand, Drain, Events, Serve, Usage};
 pub(crate) use self::host::{Doctor, Man, Protocol, Reference, Restore, Setup, Shell, Unit};
 pub(crate) use self::job::{AddJob, JobCommand, RunJob};
-pub(crate) use self::plugin::{
-    CallPlugin, CompilePlugin, PluginArg, PluginCommand, SignPlugin, VerifyPlugin,
-};
+pub(crate) use self::keep::Keep;
+pub(crate) use self::mcp::McpCommand;
+pub(crate) use self::plugin::{CompilePlugin, PluginArg, PluginCommand, SignPlugin, ToolInput, VerifyPlugin};
 pub(crate) use self::session::{Export, SessionCommand, Sessions, Show, Tail};
 pub(crate) use self::value::millis;
 use self::value::positive;
@@ -200,6 +202,9 @@ pub(crate) enum Command {
     /// Load, unload, reload or try a plugin
     #[command(subcommand)]
     Plugin(PluginCommand),
+    /// List, try, restart or agree to the tools of MCP servers
+    #[command(subcommand)]
+    Mcp(McpCommand),
     /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand)]
     Token(TokenCommand),
@@ -269,6 +274,9 @@ pub(crate) enum Command {
     /// What the daemon starts to compile one plugin: the module on standard input, the code in a folder
     #[command(hide = true)]
     CompilePlugin(CompilePlugin),
+    /// What the daemon starts to keep a program within bounds, and to end it with all it has started
+    #[command(hide = true)]
+    Keep(Keep),
 }
 
 #[cfg(test)]

@@ -53,6 +53,13 @@ pub(crate) struct LoadPlugin {
 pub(crate) struct CallPlugin {
     #[command(flatten)]
     pub(crate) plugin: PluginArg,
+    #[command(flatten)]
+    pub(crate) input: ToolInput,
+}
+
+/// What a tool is called with.
+#[derive(Args, Debug)]
+pub(crate) struct ToolInput {
     /// A JSON object, such as '{"text":"hi"}' (`-`: from stdin) [default: {}]
     #[arg(conflicts_with = "input_file")]
     pub(crate) input: Option<String>,

@@ -36,6 +36,7 @@ mod find;
 mod input;
 pub(crate) mod jobs;
 pub(crate) mod log;
+pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod models;
 mod news;

@@ -10,7 +10,7 @@ use super::print::{self, List};
 use super::table::Cell;
 use crate::admin_client::{Link, ask, home_of};
 use crate::answer::Members;
-use crate::cli::{CallPlugin, Global, PluginArg, PluginCommand};
+use crate::cli::{Global, PluginArg, PluginCommand, ToolInput};
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{Tone, json_line, one_line, say, tell, visible, write};
 use crate::when::{ago, now_ms};
@@ -71,7 +71,7 @@ pub(crate) fn run(global: &Global, command: &PluginCommand) -> Result<(), Failur
         PluginCommand::Call(options) => (
             &options.plugin,
             "admin.plugin.call",
-            json!({ "plugin": options.plugin.name, "input": input_of(options)? }),
+            json!({ "plugin": options.plugin.name, "input": input_of(&options.input)? }),
         ),
     };
     let mut link = Link::open(&home_of(global)?)?;
@@ -107,20 +107,24 @@ fn show(answer: &Value, plugin: &PluginArg, command: &PluginCommand) -> Result<(
             "reloaded plugin {name}; {}; calls that are running finish on the old one",
             granted(answer)
         )),
-        PluginCommand::Call(_) => {
-            let content = answer["content"].as_str().unwrap_or_default();
-            write(&format!("{}\n", visible(content.trim_end_matches('\n'))))?;
-            let took = answer.number("took_us");
-            let how = if answer["is_error"] == true { "failed" } else { "ok" };
-            let fuel = answer["fuel"].as_u64().map(|fuel| format!(", {fuel} fuel")).unwrap_or_default();
-            let grants = match answer.words("grants") {
-                none if none == "-" => String::new(),
-                grants => format!("; it used {}", one_line(&grants, 1000)),
-            };
-            tell(&format!("{how} ({}.{} ms{fuel}{grants})", took / 1000, took % 1000 / 100));
-        }
+        PluginCommand::Call(_) => show_result(answer)?,
         PluginCommand::Sign(_) | PluginCommand::Verify(_) => {}
     }
+    Ok(())
+}
+
+/// Prints what a call gave to stdout, and how it went to stderr.
+pub(super) fn show_result(answer: &Value) -> Result<(), Failure> {
+    let content = answer["content"].as_str().unwrap_or_default();
+    write(&format!("{}\n", visible(content.trim_end_matches('\n'))))?;
+    let took = answer.number("took_us");
+    let how = if answer["is_error"] == true { "failed" } else { "ok" };
+    let fuel = answer["fuel"].as_u64().map(|fuel| format!(", {fuel} fuel")).unwrap_or_default();
+    let grants = match answer.words("grants") {
+        none if none == "-" => String::new(),
+        grants => format!("; it used {}", one_line(&grants, 1000)),
+    };
+    tell(&format!("{how} ({}.{} ms{fuel}{grants})", took / 1000, took % 1000 / 100));
     Ok(())
 }
 
@@ -153,7 +157,7 @@ fn given(answer: &Value, name: &str) -> Option<String> {
 }
 
 /// The input of the call.
-fn input_of(options: &CallPlugin) -> Result<Value, Failure> {
+pub(super) fn input_of(options: &ToolInput) -> Result<Value, Failure> {
     let bad = |why: String| Failure::new(USAGE, format!("the input: {why}"));
     let text = match (options.input.as_deref(), &options.input_file) {
         (None, None) => return Ok(json!({})),

@@ -21,6 +21,7 @@ mod control_ui;
 mod desktop;
 mod judge;
 mod library;
+mod mcp_servers;
 mod npm;
 mod page;
 mod schema;

@@ -135,6 +135,18 @@ pub fn wundr() -> &'static Path {
     INSTALLED.get_or_init(|| install("wundr", WUNDR.0, Some(WUNDR.1)))
 }
 
+/// Where the MCP servers are, after they were installed where they were missing.
+///
+/// # Panics
+/// Where that fails, saying what to do.
+pub fn mcp_servers() -> &'static Path {
+    const MANIFEST: &str = r#"{"private": true, "dependencies": {
+        "@modelcontextprotocol/server-everything": "2026.8.31",
+        "@modelcontextprotocol/server-filesystem": "2026.8.31"}}"#;
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| install("mcp", MANIFEST, None))
+}
+
 /// Installs unless it is installed; two processes do not do it at once.
 fn install(name: &str, manifest: &str, lock_file: Option<&str>) -> PathBuf {
     let folder = root().join(name);

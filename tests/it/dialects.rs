@@ -191,6 +191,7 @@ fn catalog() -> Catalog {
             fallback: Vec::new(),
             tools: vec!["echo".into()],
             node_tools: Vec::new(),
+            mcp_tools: Vec::new(),
             soul: "/home/SOUL.md".into(),
         }],
         models: vec![ModelEntry { model, kind: ProviderKind::Offline }],

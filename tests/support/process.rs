@@ -65,3 +65,18 @@ fn connected() -> Vec<(u16, u16, usize)> {
     };
     table.lines().filter_map(read).collect()
 }
+
+/// Whether a process has this argument.
+pub fn has_argument(argument: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    processes.into_iter().any(|process| {
+        let said = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        said.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
+    })
+}
+
+/// Whether there is such a process, other than one that has ended and nobody has asked after.
+pub fn is_running(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}

@@ -11,19 +11,22 @@ use std::process::Command;
 type Tool = (&'static str, fn() -> bool, &'static str);
 
 /// What can be asked for.
-const TOOLS: [Tool; 13] = [
+const TOOLS: [Tool; 16] = [
     ("chromium", || chromium().is_some(), "apt-get install chromium"),
     ("clients", || std::env::var("CLAWMUX_TEST_CLIENTS").is_ok_and(|asked| asked == "1"), CLIENTS),
+    ("landlock", has_landlock, "run on a kernel with Landlock"),
     ("mounts", || works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/mnt"]), "run as root"),
     ("networks", || works("unshare", &["-n", "ip", "link"]), "run as root; apt-get install iproute2"),
     ("npm", || on_path("npm"), "apt-get install npm"),
     ("perl", || on_path("perl"), "apt-get install perl"),
     ("prlimit", || on_path("prlimit"), "apt-get install util-linux"),
+    ("python3", || on_path("python3"), "apt-get install python3"),
     ("root", || std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0), "run as root"),
     ("script", || on_path("script"), "apt-get install bsdutils"),
     ("setpriv", || on_path("setpriv"), "apt-get install util-linux"),
     ("systemd", || on_path("systemd-analyze"), "apt-get install systemd"),
     ("systemd-nspawn", || on_path("systemd-nspawn"), "apt-get install systemd-container"),
+    ("venv", || works("python3", &["-c", "import ensurepip"]), "apt-get install python3-venv"),
     ("tmux", || on_path("tmux"), "apt-get install tmux"),
 ];
 
@@ -92,4 +95,10 @@ fn find(program: &str) -> Option<PathBuf> {
 
 fn works(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|ended| ended.status.success())
+}
+
+fn has_landlock() -> bool {
+    const VERSION: libc::c_uint = 1;
+    // SAFETY: asked for its version, the call looks at no memory.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0usize, 0usize, VERSION) >= 1 }
 }

@@ -45,6 +45,7 @@ use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
+use crate::mcp_supervisor::McpTools;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::shared_budget::SharedBudgets;
@@ -138,6 +139,7 @@ impl World {
             gated: Vec::new(),
             approval_timeout: Duration::from_secs(60),
             node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
+            mcp_tools: Vec::new(),
             context_tokens: 5000,
         };
         let hub = Hub::default().start();
@@ -180,6 +182,7 @@ impl World {
             agent_configs: agent_configs.clone(),
             nodes: nodes.clone(),
             connected,
+            mcp: McpTools::default(),
             files: files.clone(),
             lanes: Lanes::default(),
             watchers: Watchers::default(),

@@ -31,6 +31,7 @@
 //! | `credential_uses` | when the credentials of the configuration were last used, and from where |
 //! | `plugin_namespaces`, `plugin_values` | what plugins keep, and how much that is |
 //! | `audit`, `audit_chain` | tool calls that were made, and the hash of the last one |
+//! | `mcp_servers`, `mcp_tools` | the MCP servers that were met, and what was agreed to of their tools |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 
 mod migrations;

@@ -55,6 +55,8 @@ pub struct AgentEntry {
     pub tools: Vec<PluginName>,
     /// The commands of nodes it is offered while the node is connected, as the model knows them.
     pub node_tools: Vec<PluginName>,
+    /// The tools of MCP servers it is offered while the server is there, as they are granted.
+    pub mcp_tools: Vec<String>,
     /// The file of its soul.
     pub soul: PathBuf,
 }
@@ -86,6 +88,7 @@ impl Catalog {
                 fallback: fallback.to_vec(),
                 tools: agent.tools.clone(),
                 node_tools: agent.node_tools.iter().map(|tool| tool.name.clone()).collect(),
+                mcp_tools: agent.mcp_tools.iter().map(ToString::to_string).collect(),
                 soul: agent.soul.clone(),
             })
         };
@@ -166,6 +169,7 @@ mod tests {
             fallback: Vec::new(),
             tools: Vec::new(),
             node_tools: Vec::new(),
+            mcp_tools: Vec::new(),
             soul: PathBuf::new(),
         };
         let (a, b) = (model("one", "m"), model("two", "m"));

@@ -15,7 +15,7 @@ use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
     Approvals, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Scheduler, Store, Xeno,
-    credentials, models, plugins,
+    credentials, mcp, models, plugins,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
@@ -166,7 +166,9 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let mut providers = models::providers(root.section(r, "providers"), r, &mut secrets);
     let granted = plugins::secrets(root.section(r, "secrets"), r, &mut secrets);
     let mut plugins = plugins::plugins(root.list(r, "plugins"), r, home, &granted);
-    let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &plugins);
+    let mcp = mcp::servers(root.list(r, "mcp"), r, home, &granted);
+    let offered = models::Offered { plugins: &plugins, mcp: &mcp };
+    let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &offered);
     plugins::add_embedded(&mut plugins, agents.values().flat_map(|agent| &agent.tools));
 
     let named: BTreeSet<&str> = agents.keys().map(AgentId::as_str).collect();
@@ -239,6 +241,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         default_agent: default_agent.map(AgentId::new),
         bindings,
         plugins,
+        mcp,
         sandbox,
         approvals,
         budgets,

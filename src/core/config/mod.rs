@@ -14,6 +14,7 @@ mod document;
 mod keys;
 mod layers;
 mod load;
+mod mcp;
 mod models;
 mod plugins;
 pub mod request;
@@ -51,9 +52,11 @@ use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
 use crate::provider::meter::Budgets;
 use crate::provider::model::ModelRef;
+use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
 use crate::tools::plugin::signature::PublicKey;
-use crate::tools::plugin::{CallLimits, Capability, PluginSecret};
+use crate::tools::plugin::{CallLimits, Capability, GrantedSecret, HttpGrant, PluginSecret};
+use url::Url;
 
 /// Everything.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +75,8 @@ pub struct Config {
     pub bindings: Vec<Binding>,
     /// `[[plugins]]`
     pub plugins: Vec<Plugin>,
+    /// `[[mcp]]`
+    pub mcp: Vec<McpServer>,
     /// `[sandbox]`
     pub sandbox: Sandbox,
     /// `[approvals]`
@@ -155,6 +160,8 @@ pub struct Agent {
     pub tools: Vec<PluginName>,
     /// The commands of nodes it is offered as tools, while the node is connected.
     pub node_tools: Vec<NodeTool>,
+    /// The tools of MCP servers it is offered, while the server is there.
+    pub mcp_tools: Vec<McpGrant>,
 }
 
 /// `[[plugins]]`
@@ -178,6 +185,69 @@ pub struct Plugin {
     pub may_be_unsigned: bool,
     /// Whether its calls wait until somebody approves them. No manifest has a say in it.
     pub approval: Approval,
+}
+
+/// `[[mcp]]`: an MCP server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct McpServer {
+    /// Its name.
+    pub name: String,
+    /// How it is reached.
+    pub reach: McpReach,
+    /// Of its tools, those that agents may be granted; none = all.
+    pub tools: Option<Vec<String>>,
+    /// Whether calls of its tools wait until somebody approves them.
+    pub approval: Approval,
+    /// How long one call may take.
+    pub timeout: Duration,
+    /// The most bytes of a call's result.
+    pub output_bytes: usize,
+}
+
+/// How an MCP server is reached.
+#[derive(Clone, Debug, PartialEq)]
+pub enum McpReach {
+    /// It is a program, which is started and spoken to by its standard input and output.
+    Command(McpCommand),
+    /// It is somewhere else already: streamable HTTP.
+    Url(McpUrl),
+}
+
+/// An MCP server that is started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct McpCommand {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// What its environment has besides what every program needs.
+    pub env: BTreeMap<String, Secret>,
+    /// The secrets in there.
+    pub secrets: Vec<Secret>,
+    /// Where it may read and write besides its own folder.
+    pub folders: Vec<McpFolder>,
+    /// The memory it may take with all it starts, in bytes.
+    pub memory_bytes: u64,
+    /// The processes it may be together with all it starts.
+    pub processes: usize,
+}
+
+/// A folder that an MCP server may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct McpFolder {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether it may write there.
+    pub is_writable: bool,
+}
+
+/// An MCP server behind a URL.
+#[derive(Clone, Debug, PartialEq)]
+pub struct McpUrl {
+    /// The URL.
+    pub url: Url,
+    /// Where requests may go: the origin of the URL.
+    pub grant: HttpGrant,
+    /// What they carry.
+    pub secrets: Vec<GrantedSecret>,
 }
 
 /// `[sandbox]`

@@ -7,11 +7,12 @@ use super::credentials::Secrets;
 use super::load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, check_name};
 use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
-use super::{Agent, Plugin, Provider};
+use super::{Agent, McpServer, Plugin, Provider};
 use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
 use crate::provider::model::ModelRef;
 use crate::provider::openai::is_openai;
+use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
 
 const KINDS: [ProviderKind; 3] = [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline];
@@ -186,7 +187,7 @@ pub(super) fn agents(
     providers: &mut Providers,
     secrets: &Secrets<'_>,
     home: &Path,
-    plugins: &[Plugin],
+    offered: &Offered<'_>,
 ) -> BTreeMap<AgentId, Agent> {
     let mut sections = s.named(r);
     if !sections.iter().any(|(name, _)| name == "main") {
@@ -196,7 +197,7 @@ pub(super) fn agents(
     let mut agents = BTreeMap::new();
     for (name, s) in sections {
         check_name(r, &s.origin(""), "agents", &name);
-        let agent = agent(name, s, r, providers, secrets, home, plugins);
+        let agent = agent(name, s, r, providers, secrets, home, offered);
         agents.insert(agent.id.clone(), agent);
     }
     agents
@@ -209,7 +210,7 @@ fn agent(
     providers: &mut Providers,
     secrets: &Secrets<'_>,
     home: &Path,
-    plugins: &[Plugin],
+    offered: &Offered<'_>,
 ) -> Agent {
     let wanted = s.text(r, "provider", "auto");
     let model = s.text(r, "model", "");
@@ -266,13 +267,17 @@ fn agent(
     }
     let max_tokens = s.integer(r, "max_tokens", 4096, 1..=1_000_000) as u32;
     let soul = home.join(s.text(r, "soul", "SOUL.md"));
-    let (mut tools, mut node_tools) = (Vec::new(), Vec::new());
+    let (mut tools, mut node_tools, mut mcp_tools) = (Vec::new(), Vec::new(), Vec::new());
     match s.texts(r, "tools", Some(&DEFAULT_TOOLS)) {
         None => tools.extend(DEFAULT_TOOLS.map(PluginName::from)),
         Some(texts) => {
             for text in texts {
+                if let Some(granted) = McpGrant::parse(&text.value) {
+                    mcp_tools.extend(mcp_tool(granted, &text.origin, &s, r, offered.mcp));
+                    continue;
+                }
                 match NodeTool::parse(&text.value) {
-                    None => tools.push(tool(text, &s, r, plugins)),
+                    None => tools.push(tool(text, &s, r, offered.plugins)),
                     Some(granted) => node_tools.extend(node_tool(granted, &text.origin, &s, r, &node_tools)),
                 }
             }
@@ -286,8 +291,45 @@ fn agent(
         );
         r.complain(&s.origin("tools"), message);
     }
+    for granted in &mcp_tools {
+        for tool in tools.iter().filter(|tool| granted.offers(tool)) {
+            let message =
+                format!("{}: {granted} may be offered as {tool}, which is a plugin", s.name("tools"));
+            r.complain(&s.origin("tools"), message);
+        }
+    }
     s.finish(r);
-    Agent { id: AgentId::new(name), models, max_tokens, soul, tools, node_tools }
+    Agent { id: AgentId::new(name), models, max_tokens, soul, tools, node_tools, mcp_tools }
+}
+
+/// What there is for agents to be granted.
+pub(super) struct Offered<'a> {
+    pub(super) plugins: &'a [Plugin],
+    pub(super) mcp: &'a [McpServer],
+}
+
+/// A tool of an MCP server, or all of them; the server and, where it has a list, the tool are configured.
+fn mcp_tool(
+    granted: Result<McpGrant, String>,
+    at: &Origin,
+    s: &Section,
+    r: &mut Report,
+    servers: &[McpServer],
+) -> Option<McpGrant> {
+    let checked = granted.and_then(|grant| {
+        let Some(server) = servers.iter().find(|known| known.name == grant.server) else {
+            let near = nearest(&grant.server, servers.iter().map(|known| known.name.as_str()));
+            let near = near.map(|near| format!(", did you mean {near:?}?")).unwrap_or_default();
+            return Err(format!("{grant}: there is no [[mcp]] named {:?}{near}", grant.server));
+        };
+        match (&grant.tool, &server.tools) {
+            (Some(tool), Some(allowed)) if !allowed.contains(tool) => {
+                Err(format!("{grant}: tools of [[mcp]] {} does not have it", grant.server))
+            }
+            _ => Ok(grant),
+        }
+    });
+    checked.map_err(|why| r.complain(at, format!("{}: {why}", s.name("tools")))).ok()
 }
 
 /// A command of a node, offered under a name that no other tool may have.

@@ -167,6 +167,18 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
     (plugin, named)
 }
 
+/// The secret of this name; none where it was complained of already.
+///
+/// # Errors
+/// There is none of this name.
+pub(super) fn secret_named(name: &str, secrets: &PluginSecrets) -> Result<Option<PluginSecret>, String> {
+    secrets.get(name).cloned().ok_or_else(|| {
+        let near = nearest(name, secrets.keys().map(String::as_str));
+        let near = near.map(|near| format!(", did you mean {near:?}?")).unwrap_or_default();
+        format!("there is no [secrets.{name}]{near}")
+    })
+}
+
 /// Its grants, and the secrets that they name.
 fn grants(
     s: &mut Section,
@@ -180,21 +192,13 @@ fn grants(
         let complaint = match Capability::parse(&text.value) {
             Ok(capability) => {
                 let unknown = match &capability {
-                    Capability::Secret(grant) => match secrets.get(&grant.name) {
-                        Some(secret) => {
-                            granted.extend(secret.clone().map(|secret| (grant.name.clone(), secret)));
-                            None
-                        }
-                        None => Some(grant.name.clone()),
-                    },
+                    Capability::Secret(grant) => secret_named(&grant.name, secrets)
+                        .map(|secret| granted.extend(secret.map(|secret| (grant.name.clone(), secret))))
+                        .err(),
                     _ => None,
                 };
                 capabilities.push(capability);
-                unknown.map(|unknown| {
-                    let near = nearest(&unknown, secrets.keys().map(String::as_str));
-                    let near = near.map(|near| format!(", did you mean {near:?}?")).unwrap_or_default();
-                    format!("capability {:?}: there is no [secrets.{unknown}]{near}", text.value)
-                })
+                unknown.map(|why| format!("capability {:?}: {why}", text.value))
             }
             Err(why) => Some(why),
         };

@@ -339,6 +339,23 @@ impl Section {
         sections
     }
 
+    /// The texts of a section whose keys are free names.
+    pub(super) fn named_texts(self, report: &mut Report) -> Vec<(String, At<String>)> {
+        report.keys.add(join(&self.pattern, "*"), Key { kind: Kind::Text, default: None });
+        let mut texts = Vec::new();
+        for (name, node) in &self.table {
+            match &node.value {
+                Value::Text(text) | Value::Env(text) => {
+                    self.says(report, name, json!(text));
+                    self.was_written(report, name, &node.origin);
+                    texts.push((name.clone(), At { value: text.clone(), origin: node.origin.clone() }));
+                }
+                _ => self.wrong(report, name, node, "text"),
+            }
+        }
+        texts
+    }
+
     /// A list of tables, written `[[key]]`.
     pub(super) fn list(&mut self, report: &mut Report, key: &'static str) -> Vec<Self> {
         self.says(report, key, json!([]));

@@ -120,7 +120,9 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
             written.insert(format!("{section}.{key}"));
         }
     }
-    let known: BTreeSet<String> = report.keys.all().map(|(path, _)| path.to_owned()).collect();
+    // What has free names is written as one table.
+    let known = report.keys.all().map(|(path, _)| path.strip_suffix(".*").unwrap_or(path).to_owned());
+    let known: BTreeSet<String> = known.collect();
     let mut missing: Vec<_> = known.difference(&written).collect();
     // Said in the comment of the key beside it.
     missing.retain(|key| !SAMPLE.contains("or key_file, or sha256") || *key != "auth.api_keys[].key_file");
@@ -972,4 +974,71 @@ fn a_plugin_that_ships_is_configured_by_being_named_as_a_tool() {
     let names: Vec<&str> = config.plugins.iter().map(|plugin| plugin.name.as_str()).collect();
     assert_eq!(names, ["fetch"]);
     assert_eq!(Config::default().plugins, []);
+}
+
+#[test]
+fn mcp_servers_are_programs_or_urls_with_what_they_are_given() {
+    let text = r#"
+[agents.main]
+tools = ["echo", "mcp:files/*", "mcp:web/search"]
+[[mcp]]
+name = "files"
+command = ["npx", "-y", "server-files"]
+env = { LEVEL = "info", TOKEN = "secret:k" }
+folders = ["notes", "/srv:ro"]
+approval = "ask"
+[[mcp]]
+name = "web"
+url = "https://mcp.example/v1?x=1"
+secrets = ["k"]
+tools = ["search"]
+[secrets.k]
+value_env = "K"
+"#;
+    let config = Given { env: vec![("K", "s3cret-k")], ..toml(text) }.config();
+    let [files, web] = &config.mcp[..] else { panic!("{:?}", config.mcp) };
+    let McpReach::Command(command) = &files.reach else { panic!("{files:?}") };
+    assert_eq!(command.env["TOKEN"].expose(), "s3cret-k");
+    assert_eq!(command.secrets.len(), 1, "what stands there in plain is none");
+    let folders: Vec<_> = command.folders.iter().map(|f| (f.path.to_str().unwrap(), f.is_writable)).collect();
+    assert_eq!(folders, [("/home/notes", true), ("/srv", false)]);
+    assert_eq!((files.approval, files.tools.as_ref()), (Approval::Ask, None));
+    let McpReach::Url(url) = &web.reach else { panic!("{web:?}") };
+    assert_eq!(
+        (url.url.as_str(), url.grant.to_string().as_str()),
+        ("https://mcp.example/v1?x=1", "https://mcp.example/")
+    );
+    assert_eq!(url.secrets.len(), 1);
+    let grants: Vec<String> =
+        config.agents[&AgentId::from("main")].mcp_tools.iter().map(ToString::to_string).collect();
+    assert_eq!(grants, ["mcp:files/*", "mcp:web/search"]);
+    assert!(!format!("{config:?}").contains("s3cret-k"));
+}
+
+#[test]
+fn mcp_servers_that_make_no_sense_are_named() {
+    let command = "[[mcp]]\nname = \"a\"\ncommand = [\"x\"]\n";
+    for (text, says) in [
+        ("[[mcp]]\nname = \"a\"", "mcp: a has neither a command nor a url"),
+        ("[[mcp]]\ncommand = [\"x\"]", "found \"\""),
+        ("[[mcp]]\nname = \"a_b\"\ncommand = [\"x\"]", "expected lowercase letters, digits and '-'"),
+        (&format!("{command}url = \"https://x\""), "keep one of them"),
+        (&format!("{command}secrets = [\"k\"]"), "they go to a url"),
+        (&format!("{command}env = {{ A = \"secret:k\" }}"), "there is no [secrets.k]"),
+        (&format!("{command}env = {{ \"A B\" = \"x\" }}"), "not the name of a variable"),
+        (&format!("{command}env = {{ A = 7 }}"), "mcp.env.A: expected text"),
+        (&format!("{command}folders = [\":ro\"]"), "expected a folder"),
+        (&format!("{command}{command}"), "two servers named \"a\""),
+        (&format!("{command}colour = 1"), "mcp.colour: unknown key"),
+        ("[[mcp]]\nname = \"a\"\nurl = \"ftp://x\"", "mcp.url: a: "),
+        ("[[mcp]]\nname = \"a\"\nurl = \"https://u:p@x\"", "mcp.url: a: "),
+        ("[[mcp]]\nname = \"a\"\nurl = \"https://x\"\nfolders = [\"/x\"]", "mcp.folders: a has a url"),
+        ("[agents.main]\ntools = [\"mcp:files/x\"]", "there is no [[mcp]] named \"files\""),
+        (&format!("[agents.main]\ntools = [\"mcp:a\"]\n{command}"), "expected mcp:SERVER/TOOL"),
+        (&format!("[agents.main]\ntools = [\"mcp:a/y\"]\n{command}tools = [\"x\"]"), "does not have it"),
+        (&format!("[agents.main]\ntools = [\"mcp:a/*\", \"mcp_a_x\"]\n{command}"), "which is a plugin"),
+    ] {
+        let complaints = toml(text).complaints();
+        assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");
+    }
 }

@@ -37,7 +37,7 @@ pub const REASON_BYTES_MAX: usize = 4096;
 /// The tools an agent may call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Toolbox {
-    /// Every tool that the model is offered.
+    /// Every tool that the model is offered. One that ends in `*` stands for all that begin so.
     pub offered: Vec<PluginName>,
     /// Of these, the ones whose calls wait for approval.
     pub gated: Vec<PluginName>,
@@ -51,10 +51,22 @@ impl Toolbox {
         Self { offered, ..Self::default() }
     }
 
+    /// Whether the model may call it.
+    pub fn offers(&self, tool: &PluginName) -> bool {
+        is_among(tool, &self.offered)
+    }
+
     /// Whether a call of this tool waits for approval.
     pub fn is_gated(&self, tool: &PluginName) -> bool {
-        self.gated.contains(tool)
+        is_among(tool, &self.gated)
     }
+}
+
+fn is_among(tool: &PluginName, named: &[PluginName]) -> bool {
+    named.iter().any(|named| match named.as_str().strip_suffix('*') {
+        Some(beginning) => tool.as_str().starts_with(beginning),
+        None => named == tool,
+    })
 }
 
 /// A call of the model that waits for approval.

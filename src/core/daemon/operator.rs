@@ -40,7 +40,15 @@ area! {
         /// Load a plugin anew, from where it came from.
         ReloadPlugin(ReloadPlugin) => Reloaded(PluginSummary),
         /// Call a plugin as a session would; nobody is asked for approval.
-        CallPlugin(CallPlugin) => Called(CalledPlugin),
+        CallPlugin(CallPlugin) => Called(CalledTool),
+        /// How the MCP servers are, and what they say of their tools.
+        Mcp(ObserveMcp) => Observed(Snapshot),
+        /// Call a tool of an MCP server as a session would; nobody is asked for approval.
+        CallMcp(CallMcpTool) => Called(CalledTool),
+        /// Start or reach an MCP server anew.
+        RestartMcp(RestartMcp) => McpRestarted(McpRestarted),
+        /// Agree to what an MCP server says of its tools now.
+        ApproveMcp(ApproveMcp) => McpApproved(McpApproved),
         /// The tokens spent, and what the budgets leave.
         Usage(ReadUsage) => Usage(UsageReport),
         /// All sessions, the latest used first.
@@ -79,7 +87,8 @@ pub enum OperatorReply {
     Connections(Connections),
     /// To `CloseConnection`.
     Closed(Closed),
-    /// To `Actors` and `Plugins`: the gateway, or the supervisor of plugins, with those below.
+    /// To `Actors`, `Plugins` and `Mcp`: the gateway, or the supervisor of plugins or MCP servers, with those
+    /// below.
     Observed(Snapshot),
     /// To `LoadPlugin`.
     Loaded(LoadedPlugin),
@@ -87,8 +96,12 @@ pub enum OperatorReply {
     Unloaded(Unloaded),
     /// To `ReloadPlugin`.
     Reloaded(PluginSummary),
-    /// To `CallPlugin`.
-    Called(CalledPlugin),
+    /// To `CallPlugin` and `CallMcp`.
+    Called(CalledTool),
+    /// To `RestartMcp`.
+    McpRestarted(McpRestarted),
+    /// To `ApproveMcp`.
+    McpApproved(McpApproved),
     /// To `Usage`.
     Usage(UsageReport),
     /// To `Sessions`.
@@ -128,6 +141,10 @@ impl OperatorCommand {
             Self::UnloadPlugin(_) => "admin.plugin.unload",
             Self::ReloadPlugin(_) => "admin.plugin.reload",
             Self::CallPlugin(_) => "admin.plugin.call",
+            Self::Mcp(_) => "admin.mcp",
+            Self::CallMcp(_) => "admin.mcp.call",
+            Self::RestartMcp(_) => "admin.mcp.restart",
+            Self::ApproveMcp(_) => "admin.mcp.approve",
             Self::Usage(_) => "admin.usage",
             Self::Sessions(_) => "admin.sessions",
             Self::FindSession(_) => "admin.session",
@@ -229,10 +246,50 @@ pub struct CallPlugin {
     pub input: Json,
 }
 
-/// What a plugin answered.
+/// Take a snapshot of the MCP servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObserveMcp;
+
+/// Call a tool of an MCP server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallMcpTool {
+    /// The server.
+    pub server: String,
+    /// The server's name for the tool.
+    pub tool: String,
+    /// The input: a JSON object.
+    pub input: Json,
+}
+
+/// Start or reach an MCP server anew.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CalledPlugin {
-    /// The plugin's answer.
+pub struct RestartMcp {
+    /// The server.
+    pub server: String,
+}
+
+/// The MCP server is being started or reached anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct McpRestarted;
+
+/// Agree to what an MCP server says of its tools now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApproveMcp {
+    /// The server.
+    pub server: String,
+}
+
+/// What an MCP server says of its tools is agreed to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct McpApproved {
+    /// The tools that were held.
+    pub tools: Vec<String>,
+}
+
+/// What a tool answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalledTool {
+    /// Its answer.
     pub content: String,
     /// Whether that is why it failed.
     pub is_error: bool,

@@ -524,7 +524,7 @@ fn finish(
         .filter_map(|(index, call)| {
             let why = if index >= CALLS_MAX {
                 format!("not called: more than {CALLS_MAX} tool calls in one answer")
-            } else if !tools.offered.contains(&call.name) {
+            } else if !tools.offers(&call.name) {
                 format!("unknown tool: {}", call.name)
             } else if !call.input.is_object() {
                 "not called: the input is not a JSON object".to_owned()

@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    Call, actors, approvals, config, connections, devices, jobs, log, memory, plugins, session, sessions,
-    status, tokens, upkeep, usage,
+    Call, actors, approvals, config, connections, devices, jobs, log, mcp, memory, plugins, session,
+    sessions, status, tokens, upkeep, usage,
 };
 use crate::error::{Error, ErrorCode};
 use crate::request::ask::Ask;
@@ -44,6 +44,7 @@ static TOPICS: &[&[Method]] = &[
     connections::METHODS,
     actors::METHODS,
     plugins::METHODS,
+    mcp::METHODS,
     usage::METHODS,
     sessions::METHODS,
     session::METHODS,

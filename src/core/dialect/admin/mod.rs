@@ -32,6 +32,7 @@ mod devices;
 pub mod event;
 mod jobs;
 mod log;
+mod mcp;
 mod memory;
 mod method;
 pub(super) mod plugins;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Call;
 use super::method::{Method, Request, ask, invalid, method};
 use crate::daemon::operator::{
-    AgentTools, CallPlugin, CalledPlugin, LoadPlugin, LoadedPlugin, ObservePlugins, ReloadPlugin, Snapshot,
+    AgentTools, CallPlugin, CalledTool, LoadPlugin, LoadedPlugin, ObservePlugins, ReloadPlugin, Snapshot,
     UnloadPlugin,
 };
 use crate::error::Error;
@@ -130,11 +130,18 @@ fn call(request: &Request) -> Result<Call, Error> {
         return Err(invalid("the input of a plugin is a JSON object"));
     }
     let call = CallPlugin { name: PluginName::new(plugin.as_str()), input };
-    ask(call, move |called| {
-        let CalledPlugin { content, is_error, took_us, usage } = called;
-        json!({ "plugin": plugin, "content": content, "is_error": is_error, "took_us": took_us,
-            "fuel": usage.fuel, "grants": usage.grants })
-    })
+    ask(call, move |answer| called(answer, json!({ "plugin": plugin })))
+}
+
+/// What became of a call, with what was called.
+pub(super) fn called(answer: CalledTool, mut of: Value) -> Value {
+    let CalledTool { content, is_error, took_us, usage } = answer;
+    of["content"] = content.into();
+    of["is_error"] = is_error.into();
+    of["took_us"] = took_us.into();
+    of["fuel"] = json!(usage.fuel);
+    of["grants"] = json!(usage.grants);
+    of
 }
 
 fn summary(plugin: &PluginSummary) -> Value {

@@ -18,8 +18,10 @@ const VALUES: &[(&str, &str)] = &[
     ("prompt", r#""What is due today?""#),
     ("request", r#""8c21""#),
     ("role", r#""user""#),
+    ("server", r#""files""#),
     ("session", r#""main:cli:ada:main""#),
     ("token", r#""5d0e""#),
+    ("tool", r#""read_file""#),
     ("value", "128"),
     ("at_ms", "1893456000000"),
 ];

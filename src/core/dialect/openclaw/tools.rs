@@ -87,7 +87,7 @@ fn agent<'a>(dialect: &'a OpenClaw, request: &Request<'_>) -> Result<&'a AgentEn
 
 /// `tools.effective`: the tools that an agent is offered.
 pub(super) fn effective(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    let AgentEntry { id, tools, node_tools, .. } = agent(dialect, request)?.clone();
+    let AgentEntry { id, tools, node_tools, mcp_tools, .. } = agent(dialect, request)?.clone();
     Call::ask_on(ListPlugins, move |_, loaded, _| {
         let offered = loaded.iter().filter(|plugin| tools.contains(&plugin.name)).map(|plugin| {
             let mut tool = tool(plugin);
@@ -108,6 +108,10 @@ pub(super) fn effective(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut T
         if !missing.is_empty() {
             let message = format!("not loaded: {}", missing.join(", "));
             notices.push(json!({ "id": "plugins", "severity": "warning", "message": message }));
+        }
+        if !mcp_tools.is_empty() {
+            let message = format!("offered while their MCP servers are there: {}", mcp_tools.join(", "));
+            notices.push(json!({ "id": "mcp", "severity": "info", "message": message }));
         }
         if !node_tools.is_empty() {
             let names: Vec<_> = node_tools.iter().map(|name| name.as_str()).collect();

@@ -69,6 +69,21 @@ impl HttpGrant {
         Ok(Self::Origin(url))
     }
 
+    /// A URL that requests are sent to as it stands, and a grant of its origin.
+    ///
+    /// # Errors
+    /// Why it is not understood.
+    pub fn of_url(text: &str) -> Result<(Url, Self), String> {
+        let url = read(text)?;
+        if url.fragment().is_some() {
+            return Err("it has a fragment".to_owned());
+        }
+        let mut origin = url.clone();
+        origin.set_path("/");
+        origin.set_query(None);
+        Ok((url, Self::Origin(origin)))
+    }
+
     /// Whether it is for requests to `url`.
     pub fn matches(&self, url: &Url) -> bool {
         match self {

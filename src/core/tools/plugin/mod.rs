@@ -24,7 +24,7 @@ pub use input_schema::InputSchema;
 pub use limits::CallLimits;
 pub use manifest::Manifest;
 pub use rights::Rights;
-pub use secret::{GrantedSecret, PluginSecret, SecretGrant, SecretPlace, inject, redact};
+pub use secret::{GrantedSecret, PluginSecret, SecretGrant, SecretPlace, inject, redact, redact_values};
 pub use store_grant::{KEY_BYTES_MAX, LISTED_MAX, QUOTA_BYTES, QUOTA_KEYS, StoreGrant, VALUE_BYTES_MAX};
 
 area! {

@@ -136,7 +136,12 @@ pub fn inject(granted: &[GrantedSecret], url: &mut Url, headers: &mut Vec<(Heade
 
 /// What a guest is told of a text or body: without the secrets it was granted.
 pub fn redact<'a>(granted: &[GrantedSecret], bytes: &'a [u8]) -> Cow<'a, [u8]> {
-    let values = granted.iter().map(|granted| granted.secret.value.expose().as_bytes());
+    redact_values(granted.iter().map(|granted| &granted.secret.value), bytes)
+}
+
+/// The same of these secrets.
+pub fn redact_values<'a, 'b>(secrets: impl Iterator<Item = &'b Secret>, bytes: &'a [u8]) -> Cow<'a, [u8]> {
+    let values = secrets.map(|secret| secret.expose().as_bytes());
     values.filter(|value| value.len() >= REDACTED_BYTES_MIN).fold(Cow::Borrowed(bytes), without)
 }
 
