@@ -98,6 +98,8 @@ fn remedy(problem: &str) -> &'static str {
             "the store can't be written",
             "make room on its disk, or see to its permissions; the daemon goes on by itself",
         ),
+        ("were not agreed to", "look at them with `clawmux mcp list NAME`, then `clawmux mcp approve NAME`"),
+        ("MCP server ", "correct its [[mcp]] entry, or see to the server, then `clawmux mcp restart NAME`"),
         ("plugin ", "correct its file or its configuration, then `clawmux plugin reload NAME`"),
         (
             "the last reload",

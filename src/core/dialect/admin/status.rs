@@ -144,6 +144,20 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                 });
                 found.extend(broken);
             }
+            "mcp supervisor" => {
+                let broken = child.children.iter().filter_map(|server| {
+                    let name = server.state["server"].as_str()?;
+                    match server.state["state"].as_str()? {
+                        "failed" => {
+                            let why = server.state["last_error"].as_str().unwrap_or("no reason is known");
+                            Some(format!("MCP server {name} is not there: {why}"))
+                        }
+                        "held" => Some(format!("MCP server {name}: some of its tools were not agreed to")),
+                        _ => None,
+                    }
+                });
+                found.extend(broken);
+            }
             "configuration" => {
                 let last = &state["not_reloaded"];
                 if let (Some(why), Some(by), Some(at)) =
@@ -243,9 +257,16 @@ mod tests {
         let plugin = leaf("plugin x", json!({ "plugin": "x", "error": "plugin x: no module" }));
         let sandbox = Snapshot { children: vec![plugin], ..leaf("sandbox supervisor", json!({})) };
         let silent = Some("no answer in 1000 ms".to_owned());
+        let server = |name, state| {
+            let state = json!({ "server": name, "state": state, "last_error": "no such program" });
+            leaf("mcp server", state)
+        };
+        let servers = vec![server("a", "failed"), server("b", "held"), server("c", "ready")];
+        let mcp = Snapshot { children: servers, ..leaf("mcp supervisor", json!({})) };
         let children = vec![
             leaf("store", json!({ "fault": "the disk is full" })),
             sandbox,
+            mcp,
             leaf(
                 "configuration",
                 json!({ "not_reloaded": { "by": "SIGHUP", "at_ms": 0, "error": "g.toml:2: no" },
@@ -264,6 +285,8 @@ mod tests {
             "the hub does not answer: no answer in 1000 ms",
             "the store can't be written: the disk is full",
             "plugin x: no module",
+            "MCP server a is not there: no such program",
+            "MCP server b: some of its tools were not agreed to",
             "the last reload (SIGHUP, 1970-01-01T00:00:00.000Z) changed nothing: g.toml:2: no",
             "restart the daemon to apply the new value of gateway.listen, store.path",
             LOCKED_OUT,
