@@ -29,6 +29,8 @@
 //! [`outbound`].
 
 pub mod agent_supervisor;
+pub mod channel;
+pub mod channel_supervisor;
 pub mod configuration;
 pub mod connection;
 pub mod daemon;

@@ -76,6 +76,8 @@ fn main() -> ExitCode {
         Command::Actors(options) => operator::actors::run(&global, &options),
         Command::Plugins { name } => operator::plugins::list(&global, name.as_deref()),
         Command::Plugin(command) => operator::plugins::run(&global, &command),
+        Command::Channels { name } => operator::channels::list(&global, name.as_deref()),
+        Command::Channel(command) => operator::channels::run(&global, &command),
         Command::Mcp(command) => operator::mcp::run(&global, &command),
         Command::Usage(options) => operator::usage::run(&global, &options),
         Command::Events(options) => operator::events::run(&global, &options),

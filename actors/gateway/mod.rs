@@ -11,6 +11,7 @@
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
 //!            ├─ Scheduler            what is done at set times
+//!            ├─ ChannelSupervisor ── Channel ...
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Admin                what operators ask
 //!            └─ Listener ─────────── Connection ...
@@ -46,6 +47,8 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
+use crate::channel;
+use crate::channel_supervisor::ChannelSupervisor;
 use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
 use crate::connection::rates::Rates;
 use crate::connection::{Services, Terms};
@@ -162,6 +165,7 @@ pub struct Gateway {
     devices: Addr<Devices>,
     agents: Addr<AgentSupervisor>,
     scheduler: Addr<Scheduler>,
+    channels: Addr<ChannelSupervisor>,
     files: Addr<Files>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
@@ -261,7 +265,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     );
     let (mcp_tools, known_mcp_tools, mcp) = (mcp.tools(), mcp.tools(), mcp.start());
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
-        .with_services(HostServices { fetcher: Some(fetcher), store: Some(store.clone()) })
+        .with_services(HostServices { fetcher: Some(fetcher.clone()), store: Some(store.clone()) })
         .trusting(config.sandbox.trusted_keys.clone())
         .with_compiler(setup.compiler.clone());
     let tools = sandbox.tools();
@@ -326,6 +330,17 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let agent_configs = AgentConfigs::read(&config)?;
     let catalog = agent_configs.catalog.clone();
     let agent_configs = Arc::new(Swappable::new(agent_configs));
+    let channels = ChannelSupervisor::new(
+        config.channels.clone(),
+        channel::Surroundings {
+            store: store.clone(),
+            sandbox: sandbox.clone(),
+            tools: tools.clone(),
+            fetcher,
+            agent_configs: agent_configs.clone(),
+        },
+    );
+    let (webhooks, channels) = (channels.webhooks(), channels.start());
     let lanes = Lanes::default();
     let sessions = SessionSupervisor::new(SessionsSetup {
         arbiters: arbiters.clone(),
@@ -410,6 +425,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             ("crew", agents.clone().recipient()),
             ("files", files.clone().recipient()),
             ("scheduler", scheduler.clone().recipient()),
+            ("channel_supervisor", channels.clone().recipient()),
             ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
         ],
@@ -434,6 +450,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         log,
         outlived: setup.passed.has_tcp(),
         metrics: Some(metrics),
+        webhooks: Some(webhooks),
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
 
@@ -443,7 +460,8 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     }
     let begin = Begin { dispatch: sessions.clone().recipient(), gone: sessions.clone().recipient() };
     ask(&agents, begin.clone()).await?;
-    ask(&scheduler, begin).await?;
+    ask(&scheduler, begin.clone()).await?;
+    ask(&channels, begin).await?;
     let (fail, failed) = oneshot::channel();
     let running = Arc::new(Swappable::new(config.clone()));
     let changed_by = configuration.clone();
@@ -464,6 +482,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         devices,
         agents,
         scheduler,
+        channels,
         files,
         tokens,
         sessions,
@@ -538,7 +557,7 @@ fn agent_rules(config: &Config) -> clawmux_core::agents::registry::RegistrySetti
 
 impl Gateway {
     /// All children, as they are called.
-    fn children(&self) -> [(&'static str, Recipient<Observe>); 16] {
+    fn children(&self) -> [(&'static str, Recipient<Observe>); 17] {
         [
             ("store", self.store.clone().recipient()),
             ("sandbox supervisor", self.sandbox.clone().recipient()),
@@ -550,6 +569,7 @@ impl Gateway {
             ("devices", self.devices.clone().recipient()),
             ("crew", self.agents.clone().recipient()),
             ("scheduler", self.scheduler.clone().recipient()),
+            ("channel supervisor", self.channels.clone().recipient()),
             ("files", self.files.clone().recipient()),
             ("tokens", self.tokens.clone().recipient()),
             ("session supervisor", self.sessions.clone().recipient()),
@@ -605,6 +625,7 @@ impl Handler<Serve> for Gateway {
             sandbox: self.sandbox.clone(),
             mcp: self.mcp.clone(),
             mcp_tools: self.mcp_tools.clone(),
+            channels: self.channels.clone(),
             store: self.store.clone(),
         };
         let admin = self.admin.clone();

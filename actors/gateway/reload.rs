@@ -16,6 +16,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::schedule::job::Job;
 
 use super::{Gateway, agent_rules, terms};
+use crate::channel_supervisor;
 use crate::configuration::{Adopt, Adopted};
 use crate::hub::Announce;
 use crate::mcp_supervisor;
@@ -107,7 +108,7 @@ impl Gateway {
         let (sandbox, mcp, providers) = (self.sandbox.clone(), self.mcp.clone(), self.providers.clone());
         let (agents, files) = (self.agents.clone(), self.files.clone());
         let (tokens, listener) = (self.tokens.clone(), self.listener.clone());
-        let timetable = self.scheduler.clone();
+        let (timetable, channels) = (self.scheduler.clone(), self.channels.clone());
         self.config.set(config.clone());
         async move {
             let told = async {
@@ -127,6 +128,8 @@ impl Gateway {
                 if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {
                     tracing::error!(%error, "the jobs of the configuration could not be written down");
                 }
+                let reconfigured = channel_supervisor::Reconfigure(config.channels.clone());
+                ask(&channels, reconfigured).await?;
                 let Limits { unauthenticated, connections, .. } = config.limits;
                 ask(&listener, listener::Reconfigure { unauthenticated, connections }).await?;
                 // The last: who is closed by it comes back to what holds now.
@@ -155,6 +158,12 @@ fn beneath(
     for (name, provider) in &now.providers {
         if before.providers.get(name).is_some_and(|before| before != provider) {
             found.insert(format!("providers.{name}"));
+        }
+    }
+    for channel in &now.channels {
+        let known = before.channels.iter().find(|known| known.name == channel.name);
+        if known.is_some_and(|known| known != channel) {
+            found.insert(format!("channels.{}", channel.name));
         }
     }
     if before.mcp != now.mcp {

@@ -69,6 +69,7 @@ async fn what_can_not_be_committed_is_not_gone_over_to_and_the_last_good_one_is_
         sha256: None,
         may_be_unsigned: false,
         approval: clawmux_core::config::Approval::Never,
+        settings: std::collections::BTreeMap::new(),
     });
     assert!(adopt(&lost, None).await.unwrap_err().message.contains("lost.wasm"));
     assert_eq!(*running.config.get(), *setup(home.path()).config, "nothing has changed");

@@ -17,6 +17,7 @@ use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use clawmux_core::access::gate::{Gate, RequestFacts, is_forwarding_header};
 use clawmux_core::access::strangers::Source;
 use clawmux_core::access::{Credentials, Secret};
+use clawmux_core::channel::BODY_BYTES_MAX;
 use clawmux_core::dialect::admin::{self, Admin};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
@@ -29,6 +30,7 @@ use clawmux_core::swappable::Swappable;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::channel_supervisor::{Delivered, Webhooks};
 use crate::connection::link::{Link, Peer};
 use crate::connection::registry::Registry;
 use crate::connection::strangers::Said;
@@ -86,8 +88,8 @@ pub const SOCKET: Protocol = Protocol {
     dialect: |setup| Box::new(Socket::new(setup)),
 };
 
-/// Paths that belong to what is not there yet, and what that is.
-const LATER: &[(&str, &str)] = &[("/webhook", "webhooks")];
+/// What platforms send their messages to, with the name of a channel behind it.
+const WEBHOOK: &str = "/webhook/";
 
 /// When somebody for whom there is no place may try again, in seconds.
 const RETRY_AFTER_SECS: u32 = 5;
@@ -133,6 +135,8 @@ pub struct Front {
     pub draining: AtomicBool,
     /// What `/metrics` tells; none = nothing.
     pub metrics: Option<Metrics>,
+    /// The channels that take webhook requests; none = there are none.
+    pub webhooks: Option<Webhooks>,
 }
 
 impl Front {
@@ -225,11 +229,45 @@ pub(crate) async fn serve(
             page.push_str("Health: /healthz, /readyz. Figures: /metrics.\n");
             answer(StatusCode::OK).body(page)
         }
-        _ => match (LATER.iter().find(|(later, _)| covers(later, path)), &front.control_ui) {
-            (Some((_, what)), _) => not_yet(what),
+        _ => match (path.strip_prefix(WEBHOOK), &front.control_ui) {
+            (Some(channel), _) => webhook(channel, &request, payload, &front).await,
             (None, Some(page)) if !wants_upgrade => page.serve(&request).await,
             (None, _) => answer(StatusCode::NOT_FOUND).json(error("no such page")),
         },
+    }
+}
+
+/// Takes what a platform sends: acknowledged once it is kept.
+async fn webhook(channel: &str, request: &HttpRequest, payload: web::Payload, front: &Front) -> HttpResponse {
+    if request.method() != Method::POST {
+        return answer(StatusCode::METHOD_NOT_ALLOWED)
+            .insert_header((header::ALLOW, "POST"))
+            .json(error("a webhook takes POST"));
+    }
+    front.started().await;
+    let Some(webhooks) = front.webhooks.as_ref().filter(|_| front.is_ready()) else {
+        return answer(StatusCode::SERVICE_UNAVAILABLE)
+            .insert_header((header::RETRY_AFTER, RETRY_AFTER_SECS))
+            .json(error(NOT_READY));
+    };
+    let header_of = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let body = async { payload.to_bytes_limited(BODY_BYTES_MAX).await.ok()?.ok().map(Vec::from) };
+    let refuse = |status: StatusCode, why: &str| answer(status).force_close().json(error(why));
+    match webhooks.deliver(channel, header_of, body).await {
+        Delivered::Kept => answer(StatusCode::OK).json(json!({ "ok": true })),
+        Delivered::Challenge(wanted) => {
+            answer(StatusCode::OK).content_type("text/plain; charset=utf-8").body(wanted)
+        }
+        Delivered::Unknown => refuse(StatusCode::NOT_FOUND, "no such channel takes webhooks"),
+        Delivered::Refused(why) => {
+            tracing::debug!(channel, why, "webhook request refused");
+            refuse(StatusCode::UNAUTHORIZED, why)
+        }
+        Delivered::Malformed(why) => refuse(StatusCode::BAD_REQUEST, why),
+        Delivered::Later(why) => {
+            let mut later = answer(StatusCode::SERVICE_UNAVAILABLE);
+            later.insert_header((header::RETRY_AFTER, RETRY_AFTER_SECS)).json(error(&why))
+        }
     }
 }
 
@@ -402,11 +440,6 @@ async fn may_read(request: &HttpRequest, front: &Front, link: &Link, source: Sou
     }
 }
 
-/// Whether `path` is `root` or below it.
-fn covers(root: &str, path: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 fn is_reading(request: &HttpRequest) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
@@ -438,10 +471,6 @@ fn about(request: &HttpRequest, status: StatusCode, body: Value) -> HttpResponse
 fn wants_json(request: &HttpRequest) -> bool {
     let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     accept.is_some_and(|accept| accept.contains("application/json"))
-}
-
-fn not_yet(what: &str) -> HttpResponse {
-    answer(StatusCode::NOT_IMPLEMENTED).json(error(&format!("{what}: not available yet")))
 }
 
 fn error(text: &str) -> Value {

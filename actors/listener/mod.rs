@@ -41,6 +41,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
+use crate::channel_supervisor::Webhooks;
 use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::strangers::Said;
@@ -105,6 +106,8 @@ pub struct ListenerSetup {
     pub outlived: bool,
     /// What `/metrics` tells; none = nothing.
     pub metrics: Option<Metrics>,
+    /// The channels that take webhook requests; none = there are none.
+    pub webhooks: Option<Webhooks>,
 }
 
 /// The actor.
@@ -225,6 +228,7 @@ impl Listener {
             stage: watch::Sender::new(Stage::Starting),
             log: setup.log,
             metrics: setup.metrics,
+            webhooks: setup.webhooks,
             draining: AtomicBool::new(false),
         });
         let data = web::Data::from(front.clone());

@@ -131,7 +131,7 @@ async fn carry_out(fetcher: &Fetcher, rights: &Rights, order: Order) {
     let Opened { mut response, .. } = match opened {
         Ok(opened) => opened,
         Err(why) => {
-            let _ = reply.send(Err(HttpFailure(why)));
+            let _ = reply.send(Err(HttpFailure(why.why)));
             return;
         }
     };

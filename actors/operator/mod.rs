@@ -14,7 +14,8 @@ use actix::prelude::*;
 use clawmux_core::config::{Agent, Config};
 use clawmux_core::daemon::operator::{
     self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, McpApproved,
-    McpRestarted, OperatorCommand, OperatorReply, Progress, ReadUsage, SessionPage, UsageReport,
+    McpRestarted, OperatorCommand, OperatorReply, Paired, Progress, ReadUsage, SessionPage, Settled,
+    UsageReport,
 };
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::principal::Principal;
@@ -28,6 +29,8 @@ use clawmux_core::tools::plugin::UnloadPlugin;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::channel::Unsent;
+use crate::channel_supervisor::{ChannelSupervisor, PairPeer, SettleUnsent, UnpairPeer};
 use crate::configuration::{Change, Configuration, Reload};
 use crate::listener::CloseConnection;
 use crate::mcp_supervisor::{AgreeToServer, McpSupervisor, McpTools, RestartServer};
@@ -116,6 +119,8 @@ pub struct Sources {
     pub mcp: Addr<McpSupervisor>,
     /// Their tools.
     pub mcp_tools: McpTools,
+    /// The channels.
+    pub channels: Addr<ChannelSupervisor>,
     /// The store.
     pub store: Addr<Store>,
 }
@@ -265,6 +270,22 @@ impl Sources {
             OperatorCommand::ApproveMcp(operator::ApproveMcp { server }) => {
                 let tools = ask(&self.mcp, AgreeToServer(server)).await??;
                 OperatorReply::McpApproved(McpApproved { tools })
+            }
+            OperatorCommand::Channels(_) => {
+                OperatorReply::Observed(ask(&self.channels, Observe).await?.into())
+            }
+            OperatorCommand::PairPeer(operator::PairPeer { channel, code }) => {
+                let name = ask(&self.channels, PairPeer { channel, code }).await??;
+                OperatorReply::Paired(Paired { name })
+            }
+            OperatorCommand::UnpairPeer(operator::UnpairPeer { channel, name }) => {
+                ask(&self.channels, UnpairPeer { channel, name }).await??;
+                OperatorReply::Settled(Settled)
+            }
+            OperatorCommand::SettleUnsent(operator::SettleUnsent { channel, answer, is_resent }) => {
+                let unsent = if is_resent { Unsent::Resend(answer) } else { Unsent::Drop(answer) };
+                ask(&self.channels, SettleUnsent { channel, unsent }).await??;
+                OperatorReply::Settled(Settled)
             }
             OperatorCommand::Usage(asked) => {
                 // With a session that has spent nothing, so that its limit is told as well.

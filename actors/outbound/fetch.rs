@@ -57,6 +57,45 @@ pub struct Opened {
     pub host: String,
 }
 
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// In words for whoever wrote it, without secrets.
+    pub why: String,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What became of a request that has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was not sent, and never will be.
+    Refused,
+    /// It was not sent: there was no connection.
+    Unsent,
+    /// It may have been carried out.
+    Unknown,
+}
+
+impl Unanswered {
+    fn never(why: String) -> Self {
+        Self { why, fate: Fate::Refused }
+    }
+}
+
+fn fate(error: &SendRequestError) -> Fate {
+    match error {
+        SendRequestError::Connect(ConnectError::Io(why)) if why.kind() == io::ErrorKind::PermissionDenied => {
+            Fate::Refused
+        }
+        // So awc calls a connection that ends before an answer.
+        SendRequestError::Connect(ConnectError::Disconnected) => Fate::Unknown,
+        SendRequestError::Connect(_) => Fate::Unsent,
+        SendRequestError::Http(_) | SendRequestError::Url(_) => Fate::Refused,
+        _ => Fate::Unknown,
+    }
+}
+
 /// Which addresses a request may be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
@@ -83,7 +122,8 @@ impl Fetcher {
         request: HttpRequest,
         body_bytes_max: usize,
     ) -> Result<Fetched, String> {
-        let Opened { mut response, grants, host } = self.open(rights, request, Reach::Public).await?;
+        let opened = self.open(rights, request, Reach::Public).await;
+        let Opened { mut response, grants, host } = opened.map_err(|unsent| unsent.why)?;
         let body = body(&mut response, body_bytes_max).await;
         let body = body.map_err(|why| rights.shown(format!("{host}: {why}")))?;
         let body = redact(&rights.secrets, &body).into_owned();
@@ -100,26 +140,30 @@ impl Fetcher {
         rights: &Rights,
         mut request: HttpRequest,
         reach: Reach,
-    ) -> Result<Opened, String> {
+    ) -> Result<Opened, Unanswered> {
         let mut grants = Vec::new();
         for _ in 0..=REDIRECTS_MAX {
-            let (url, grant) = allow(&rights.http, &request.url).map_err(|why| why.to_string())?;
+            let allowed = allow(&rights.http, &request.url);
+            let (url, grant) = allowed.map_err(|why| Unanswered::never(why.to_string()))?;
             grants.push(format!("http:{grant}"));
             let secrets = rights.secrets.iter().filter(|secret| secret.grant.to.matches(&url));
             grants.extend(secrets.map(|secret| format!("secret:{}", secret.grant)));
             let host = url.host_str().unwrap_or_default().to_owned();
             let within = (reach == Reach::Public).then(|| grant.clone());
             let sent = self.send(rights, within, &url, &request).await;
-            let response = sent.map_err(|why| rights.shown(format!("{host}: {}", in_words(&why))))?;
+            let response = sent.map_err(|why| {
+                let shown = rights.shown(format!("{host}: {}", in_words(&why)));
+                Unanswered { why: shown, fate: fate(&why) }
+            })?;
             let status = response.status().as_u16();
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             let next = request.clone().redirected(&url, status, location);
-            match next.map_err(|why| rights.shown(format!("{host}: {why}")))? {
+            match next.map_err(|why| Unanswered::never(rights.shown(format!("{host}: {why}"))))? {
                 Some(next) => request = next,
                 None => return Ok(Opened { response, grants, host }),
             }
         }
-        Err(format!("redirected more than {REDIRECTS_MAX} times"))
+        Err(Unanswered::never(format!("redirected more than {REDIRECTS_MAX} times")))
     }
 
     /// One hop.

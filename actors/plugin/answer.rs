@@ -34,7 +34,13 @@ impl Answer {
         self.is_error.then(|| self.content.chars().take(ERROR_CHARS_MAX).collect())
     }
 
-    /// What a plugin's output means: `{"content": string, "is_error"?: bool}`, or else the output
+    /// Output as it is.
+    pub(super) fn plain(output: &[u8]) -> Self {
+        let content = String::from_utf8_lossy(output).into_owned();
+        Self { content, is_error: false, usage: CallUsage::default() }
+    }
+
+    /// What a tool's output means: `{"content": string, "is_error"?: bool}`, or else the output
     /// itself is the content.
     pub(super) fn of_output(output: &[u8]) -> Self {
         let text = String::from_utf8_lossy(output);

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use clawmux_core::tools::audit::CallUsage;
 use clawmux_core::tools::plugin::InputSchema;
 use futures::future::{Either, select};
-use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use super::What;
 use super::answer::Answer;
 use super::calling::WAIT_MAX;
 use super::host_side::HostSide;
@@ -34,11 +34,10 @@ pub(super) struct Job {
     pub(super) cache: Arc<Cache>,
     /// None where one is yet to be made.
     pub(super) engine: Option<Engine>,
-    pub(super) input: Value,
-    /// The same as the guest gets it.
-    pub(super) json: Vec<u8>,
-    /// What that has to fit.
-    pub(super) schema: Arc<InputSchema>,
+    /// What is called.
+    pub(super) what: What,
+    /// What the input of a tool has to fit.
+    pub(super) schema: Option<Arc<InputSchema>>,
     /// Tells who asked that it begins.
     pub(super) begun: oneshot::Sender<()>,
     /// Gone where the call was called off.
@@ -53,13 +52,15 @@ pub(super) struct Job {
 impl Job {
     /// Makes the call. Blocks.
     pub(super) fn run(self) {
-        let Self { package, cache, engine, input, json, schema, begun, wanted, asking, entered, done } = self;
+        let Self { package, cache, engine, what, schema, begun, wanted, asking, entered, done } = self;
         // Nobody listens where the actor is gone, or the call was given up.
         if done.is_closed() || begun.send(()).is_err() {
             let _ = done.send(Done::uncalled(engine, false, Failure::Interrupted));
             return;
         }
-        if let Err(why) = schema.check(&input) {
+        if let (What::Tool { input, .. }, Some(schema)) = (&what, &schema)
+            && let Err(why) = schema.check(input)
+        {
             let _ = done.send(Done::uncalled(engine, false, Failure::Misfit(why)));
             return;
         }
@@ -70,7 +71,7 @@ impl Job {
         };
         let over = match engine {
             Ok(mut engine) => {
-                let result = engine.call("handle_tool_call", &json, Some(asking), |handle| {
+                let result = engine.call(what.export(), what.bytes(), Some(asking), |handle| {
                     let _ = entered.send(handle);
                 });
                 let usage = engine.usage().clone();
@@ -118,6 +119,7 @@ pub(super) async fn conduct(
     mut entered: oneshot::Receiver<Interrupt>,
     mut done: oneshot::Receiver<Done>,
     mut reply: oneshot::Sender<Answer>,
+    is_tool: bool,
 ) -> Ended {
     let (name, limits) = (&package.name, package.limits);
     let tell = |reply: oneshot::Sender<Answer>, answer: Answer| {
@@ -177,7 +179,8 @@ pub(super) async fn conduct(
         Err(_) => true,
     };
     let answer = match result {
-        Ok(output) => Answer::of_output(&output),
+        Ok(output) if is_tool => Answer::of_output(&output),
+        Ok(output) => Answer::plain(&output),
         Err(Failure::OutOfFuel) => {
             Answer::error(format!("plugin {name} ran out of fuel (limit {})", limits.fuel))
         }

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::sandbox::cache::Cache;
 use crate::sandbox::engine::Engine;
+use crate::sandbox::module::AdapterExports;
 use crate::sandbox::source::{self, Package, Source};
 
 /// How long reading, compiling and describing a module may take.
@@ -49,12 +50,34 @@ pub struct Loaded {
     pub package: Arc<Package>,
     /// For lists.
     pub summary: PluginSummary,
-    /// For models.
-    pub tool: ToolSpec,
-    /// What its input has to fit.
-    pub schema: Arc<InputSchema>,
+    /// What kind of plugin it is.
+    pub kind: Kind,
     /// Whether a call that was cut off may be made again.
     pub idempotent: bool,
+}
+
+/// What a plugin is.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// A tool.
+    Tool {
+        /// For models.
+        spec: ToolSpec,
+        /// What its input has to fit.
+        schema: Arc<InputSchema>,
+    },
+    /// An adapter of a channel.
+    Adapter(AdapterExports),
+}
+
+impl Loaded {
+    /// It as models are told of it; none where it is no tool.
+    pub fn tool(&self) -> Option<&ToolSpec> {
+        match &self.kind {
+            Kind::Tool { spec, .. } => Some(spec),
+            Kind::Adapter(_) => None,
+        }
+    }
 }
 
 /// What became of loading, once that is settled.
@@ -97,8 +120,16 @@ pub(super) fn load(
     }
     let described: Value = serde_json::from_slice(&output)
         .map_err(|error| fail(format!("describe does not answer with JSON: {error}")))?;
-    if let Some(kind) = described.get("type").and_then(Value::as_str).filter(|kind| *kind != "tool") {
-        return Err(fail(format!("it is a {kind}, only tools are implemented yet")));
+    let said = described.get("type").and_then(Value::as_str).unwrap_or("tool");
+    let adapter = package.inspected.adapter;
+    match (said, adapter) {
+        ("tool", None) | ("channel_adapter", Some(_)) => {}
+        ("tool" | "channel_adapter", _) => {
+            return Err(fail(format!("describe says it is a {said}, and what it exports is another kind's")));
+        }
+        (other, _) => {
+            return Err(fail(format!("describe says it is a {other}; there are tool and channel_adapter")));
+        }
     }
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     let manifest = &package.manifest;
@@ -109,17 +140,23 @@ pub(super) fn load(
         Some(schema @ Value::Object(_)) => schema.clone(),
         Some(_) => return Err(fail("describe's input_schema is not an object".to_owned())),
     };
-    let schema = InputSchema::new(&input_schema)
-        .map_err(|why| fail(format!("describe's input_schema is no JSON Schema: {why}")))?;
+    let kind = match adapter {
+        Some(exports) => Kind::Adapter(exports),
+        None => {
+            let schema = InputSchema::new(&input_schema)
+                .map_err(|why| fail(format!("describe's input_schema is no JSON Schema: {why}")))?;
+            let spec = ToolSpec { name: name.clone(), description: description.clone(), input_schema };
+            Kind::Tool { spec, schema: Arc::new(schema) }
+        }
+    };
     let loaded = Loaded {
         summary: PluginSummary {
             name: name.clone(),
             version: manifest.version.clone(),
-            description: manifest.description.clone().unwrap_or_else(|| description.clone()),
+            description: manifest.description.clone().unwrap_or(description),
             capabilities: package.grants.iter().map(ToString::to_string).collect(),
         },
-        schema: Arc::new(schema),
-        tool: ToolSpec { name: name.clone(), description, input_schema },
+        kind,
         idempotent: manifest.idempotent,
         package: Arc::new(package),
     };

@@ -41,7 +41,7 @@ use crate::sandbox::source::Source;
 pub use answer::Answer;
 pub use calling::{Calling, Progress, WAIT_MAX};
 pub use host_side::HostServices;
-pub use load::{LOAD_MAX, LOAD_WAIT_MAX, LOADS_MAX, Loaded, Loading, attempt, settled};
+pub use load::{Kind, LOAD_MAX, LOAD_WAIT_MAX, LOADS_MAX, Loaded, Loading, attempt, settled};
 
 use calling::Called;
 use conduct::{Ended, Job, conduct};
@@ -106,10 +106,55 @@ struct Figures {
 pub struct Call {
     /// What it is for.
     pub origin: Origin,
-    /// The tool's input.
-    pub input: Value,
-    /// The same as the guest gets it.
-    pub json: Vec<u8>,
+    /// What is called.
+    pub what: What,
+}
+
+/// What of a plugin is called, and with what.
+#[derive(Debug)]
+pub enum What {
+    /// The tool.
+    Tool {
+        /// The tool's input.
+        input: Value,
+        /// The same as the guest gets it.
+        json: Vec<u8>,
+    },
+    /// A function of a channel adapter.
+    Adapter(AdapterCall, Vec<u8>),
+}
+
+/// A function of a channel adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterCall {
+    /// Messages of what a platform said.
+    ParseIncoming,
+    /// Requests of an answer.
+    FormatOutgoing,
+    /// A request that says that an answer is under way.
+    FormatTyping,
+    /// What a platform has to say.
+    Poll,
+}
+
+impl What {
+    /// The export that is called.
+    fn export(&self) -> &'static str {
+        match self {
+            Self::Tool { .. } => "handle_tool_call",
+            Self::Adapter(AdapterCall::ParseIncoming, _) => "parse_incoming",
+            Self::Adapter(AdapterCall::FormatOutgoing, _) => "format_outgoing",
+            Self::Adapter(AdapterCall::FormatTyping, _) => "format_typing",
+            Self::Adapter(AdapterCall::Poll, _) => "poll",
+        }
+    }
+
+    /// Its input as the guest gets it.
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Tool { json, .. } | Self::Adapter(_, json) => json,
+        }
+    }
 }
 
 /// Take no more calls, finish those there are, then stop.
@@ -244,6 +289,21 @@ impl Plugin {
         let (session, owner) = (call.origin.session.clone(), call.origin.session.owner());
         let rights = Arc::clone(&package.rights);
         let (to, host) = HostSide::new(session, rights, self.surroundings.services.clone());
+        let schema = match (&loaded.kind, &call.what) {
+            (Kind::Tool { schema, .. }, What::Tool { .. }) => Some(Arc::clone(schema)),
+            (Kind::Adapter(_), What::Adapter(..)) => None,
+            (Kind::Tool { .. }, What::Adapter(..)) => {
+                let _ =
+                    reply.send(Answer::error(format!("plugin {} is a tool, no channel adapter", self.name)));
+                return;
+            }
+            (Kind::Adapter(_), What::Tool { .. }) => {
+                let _ =
+                    reply.send(Answer::error(format!("plugin {} is a channel adapter, no tool", self.name)));
+                return;
+            }
+        };
+        let is_tool = schema.is_some();
         let asking = Asking { origin: call.origin, to, pool: self.surroundings.pool.clone() };
         let (entered_sender, entered) = oneshot::channel();
         let (done_sender, done) = oneshot::channel();
@@ -251,9 +311,8 @@ impl Plugin {
             package: Arc::clone(&package),
             cache: Arc::clone(&self.surroundings.cache),
             engine: self.idle.pop(),
-            input: call.input,
-            json: call.json,
-            schema: Arc::clone(&loaded.schema),
+            what: call.what,
+            schema,
             begun,
             wanted,
             asking,
@@ -266,7 +325,7 @@ impl Plugin {
             return;
         }
         self.running += 1;
-        let conduct = conduct(package, host, entered, done, reply);
+        let conduct = conduct(package, host, entered, done, reply, is_tool);
         ctx.spawn(conduct.into_actor(self).map(move |ended, act, ctx| {
             act.running -= 1;
             act.ended(&owner, ended);
@@ -365,6 +424,10 @@ impl Handler<Observe> for Plugin {
                 "error": error,
                 "version": loaded.as_ref().and_then(|loaded| loaded.summary.version.as_deref()),
                 "description": loaded.as_ref().map(|loaded| loaded.summary.description.as_str()),
+                "kind": loaded.as_ref().map(|loaded| match loaded.kind {
+                    Kind::Tool { .. } => "tool",
+                    Kind::Adapter(_) => "channel_adapter",
+                }),
                 "idempotent": loaded.as_ref().map(|loaded| loaded.idempotent),
                 "source": self.source.kind(),
                 "path": self.source.path().map(|path| path.display().to_string()),

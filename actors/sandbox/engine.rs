@@ -98,7 +98,7 @@ impl Engine {
         let manifest = Manifest::new([Wasm::data(package.module.clone())])
             .with_memory_max(package.inspected.pages_to_grow)
             .with_timeout(timeout.saturating_add(BACKSTOP));
-        let state = Arc::new(CallState::default());
+        let state = Arc::new(CallState::new(package.settings.clone()));
         // Finds all it would compile in what was compiled with the same settings.
         let compiled = compiler::builder(manifest)
             .with_fuel_limit(fuel.min(Limits::FUEL_MAX))
@@ -265,6 +265,7 @@ mod tests {
             grants: Vec::new(),
             rights: Arc::default(),
             limits,
+            settings: std::collections::BTreeMap::new(),
         }
     }
 

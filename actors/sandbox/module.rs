@@ -26,6 +26,9 @@ pub const FUNCTION_BYTES_MAX: usize = 512 * 1024;
 /// The functions every tool exports.
 pub const EXPORTS: [&str; 2] = ["describe", "handle_tool_call"];
 
+/// The functions every channel adapter exports.
+pub const ADAPTER_EXPORTS: [&str; 3] = ["describe", "parse_incoming", "format_outgoing"];
+
 const PAGES_PER_MIB: u64 = 16;
 
 const FEATURES: WasmFeatures = WasmFeatures::MVP
@@ -45,6 +48,17 @@ const FEATURES: WasmFeatures = WasmFeatures::MVP
 pub struct Inspected {
     /// How far memory may grow beyond what the module starts with, in 64 KiB pages.
     pub pages_to_grow: u32,
+    /// Of a channel adapter, which others than [`ADAPTER_EXPORTS`] it has; none = it is none.
+    pub adapter: Option<AdapterExports>,
+}
+
+/// What a channel adapter may export besides what it has to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterExports {
+    /// `poll`, which asks its platform for messages.
+    pub poll: bool,
+    /// `format_typing`, which tells it that an answer is under way.
+    pub format_typing: bool,
 }
 
 /// Checks `module`, loaded as `plugin`.
@@ -80,16 +94,19 @@ pub fn inspect(
             return refuse(ErrorCode::Forbidden, why);
         }
     }
-    for name in EXPORTS {
-        if !shape.exports.iter().any(|export| export == name) {
-            let why = if shape.exports.iter().any(|export| export == "parse_incoming") {
-                "it is a channel adapter, which is not implemented yet"
-            } else {
-                "a tool exports the functions describe and handle_tool_call"
-            };
-            return refuse(ErrorCode::InvalidRequest, format!("the module does not export {name}: {why}"));
-        }
+    let exports = |name: &str| shape.exports.iter().any(|export| export == name);
+    let is_adapter = exports("parse_incoming") || exports("format_outgoing");
+    let (wanted, kind) = match is_adapter {
+        true => (&ADAPTER_EXPORTS[..], "a channel adapter"),
+        false => (&EXPORTS[..], "a tool"),
+    };
+    if let Some(missing) = wanted.iter().find(|name| !exports(name)) {
+        let (last, first) = wanted.split_last().unwrap_or((&"", &[]));
+        let why = format!("{kind} exports the functions {} and {last}", first.join(", "));
+        return refuse(ErrorCode::InvalidRequest, format!("the module does not export {missing}: {why}"));
     }
+    let adapter =
+        is_adapter.then(|| AdapterExports { poll: exports("poll"), format_typing: exports("format_typing") });
     if shape.functions > FUNCTIONS_MAX {
         return refuse(
             ErrorCode::TooLarge,
@@ -134,7 +151,7 @@ pub fn inspect(
             ),
         );
     }
-    Ok(Inspected { pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX) })
+    Ok(Inspected { pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX), adapter })
 }
 
 fn import(from: &str, name: &str, is_function: bool, rights: &Rights) -> Result<(), String> {
@@ -255,7 +272,7 @@ mod tests {
             (
                 wat::parse_str("(module (func (export \"describe\")) (func (export \"parse_incoming\")))")
                     .unwrap(),
-                "channel adapter, which is not implemented yet",
+                "export format_outgoing: a channel adapter exports the functions",
             ),
             (
                 wat::parse_str("(module (memory (export \"describe\") 1))").unwrap(),

@@ -16,7 +16,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::hex::hex;
 use clawmux_core::ids::PluginName;
 use clawmux_core::tools::plugin::signature::{self, PublicKey};
-use clawmux_core::tools::plugin::{Capability, Manifest, Rights};
+use clawmux_core::tools::plugin::{Capability, Manifest, Rights, SecretGrant};
 use sha2::{Digest as _, Sha256};
 
 use super::{Limits, module};
@@ -52,7 +52,7 @@ macro_rules! embedded {
     };
 }
 
-embedded!("calc", "clock", "echo", "fetch", "notes");
+embedded!("calc", "clock", "echo", "fetch", "notes", "slack", "telegram", "webhook");
 
 /// Where one plugin comes from.
 #[derive(Clone, Debug)]
@@ -91,12 +91,14 @@ pub struct Package {
     pub rights: Arc<Rights>,
     /// What a call may use.
     pub limits: Limits,
+    /// What its configuration tells it.
+    pub settings: BTreeMap<String, String>,
 }
 
 impl Package {
     /// Tells it from any other: module, manifest, grants with their secrets, and limits.
     pub fn digest(&self) -> [u8; 32] {
-        let about = format!("{:?}{:?}{:?}", self.manifest, self.rights, self.limits);
+        let about = format!("{:?}{:?}{:?}{:?}", self.manifest, self.rights, self.limits, self.settings);
         let mut digest = Sha256::new().chain_update(self.sha256).chain_update(about);
         for granted in &self.rights.secrets {
             // Not shown by `Debug`.
@@ -209,7 +211,8 @@ impl Source {
             None => Vec::new(),
         };
         if let Some(asked) = &manifest.capabilities {
-            check_covered(asked, &grants).map_err(|why| fail(ErrorCode::Forbidden, why))?;
+            let asked = [asked.as_slice(), &manifest.optional].concat();
+            check_covered(&asked, &grants).map_err(|why| fail(ErrorCode::Forbidden, why))?;
         }
         let no_secrets = BTreeMap::new();
         let secrets = granting.map_or(&no_secrets, |entry| &entry.secrets);
@@ -225,6 +228,7 @@ impl Source {
             grants,
             rights,
             limits,
+            settings: granting.map_or_else(BTreeMap::new, |entry| entry.settings.clone()),
         })
     }
 }
@@ -245,7 +249,11 @@ pub(super) fn check_module(
 
 /// Checks that a manifest asks for all that is granted: what nobody needs is a mistake, or somebody's way in.
 fn check_covered(asked: &[Capability], granted: &[Capability]) -> Result<(), String> {
-    let extra = granted.iter().find(|granted| !asked.iter().any(|asked| asked.covers(granted)));
+    let is_covered = |granted: &Capability| {
+        asked.iter().any(|asked| asked.covers(granted))
+            || matches!(granted, Capability::Secret(secret) if goes_where_it_may_ask(secret, asked))
+    };
+    let extra = granted.iter().find(|granted| !is_covered(granted));
     match extra {
         None => Ok(()),
         Some(extra) if asked.is_empty() => {
@@ -256,6 +264,14 @@ fn check_covered(asked: &[Capability], granted: &[Capability]) -> Result<(), Str
             Err(format!("it is granted {extra}, and its manifest asks for {} only", asked.join(", ")))
         }
     }
+}
+
+/// Whether a secret that is asked for is granted for a host that is asked for: the operator may send it elsewhere.
+fn goes_where_it_may_ask(granted: &SecretGrant, asked: &[Capability]) -> bool {
+    let is_named =
+        |asked: &Capability| matches!(asked, Capability::Secret(asked) if asked.name == granted.name);
+    let is_reached = |asked: &Capability| matches!(asked, Capability::Http(http) if http.covers(&granted.to));
+    asked.iter().any(is_named) && asked.iter().any(is_reached)
 }
 
 /// What is wrong with the configured plugins, each judged as it would be when loaded, without
@@ -377,6 +393,7 @@ mod tests {
     fn entry(name: &str, path: Option<PathBuf>, capabilities: Option<Vec<Capability>>) -> config::Plugin {
         config::Plugin {
             approval: config::Approval::Never,
+            settings: std::collections::BTreeMap::new(),
             name: name.into(),
             path,
             capabilities,

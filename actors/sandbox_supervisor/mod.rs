@@ -30,7 +30,9 @@ use futures::future::{LocalBoxFuture, join_all, ready};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::plugin::{Call, Calling, HostServices, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, settled};
+use crate::plugin::{
+    AdapterCall, Call, Calling, HostServices, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, What, settled,
+};
 use crate::runtime::ask::Typed;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe_passing};
@@ -116,6 +118,20 @@ pub struct CallTool {
     pub run: RunId,
     /// What to call with what.
     pub call: ToolCall,
+}
+
+/// Calls a function of a channel adapter; answered with the call under way.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Calling")]
+pub struct CallAdapter {
+    /// The plugin.
+    pub adapter: PluginName,
+    /// Whose it is, by the session.
+    pub origin: Origin,
+    /// What is called.
+    pub what: AdapterCall,
+    /// With what.
+    pub input: Vec<u8>,
 }
 
 /// How many plugins can be called or are being loaded. Answered at once.
@@ -324,7 +340,31 @@ impl Handler<CallTool> for SandboxSupervisor {
                 Ok((to, input, json)) => {
                     tracing::debug!(%session, %run, plugin = %name, call = %id, input_bytes = json.len(), "tool call");
                     let origin = Origin { session, run, call: id.clone() };
-                    let sent = to.send(Call { origin, input, json }).await;
+                    let sent = to.send(Call { origin, what: What::Tool { input, json } }).await;
+                    sent.map_err(|_| format!("plugin {name} crashed, try again"))
+                }
+            };
+            sent.unwrap_or_else(|why| Calling::refused(name, id, why))
+        })
+    }
+}
+
+impl Handler<CallAdapter> for SandboxSupervisor {
+    type Result = ResponseFuture<Calling>;
+
+    fn handle(&mut self, call: CallAdapter, _: &mut Self::Context) -> Self::Result {
+        let CallAdapter { adapter: name, origin, what, input } = call;
+        let to = match self.plugins.get(&name).map(|entry| &entry.state) {
+            Some(State::Running { to, .. }) => Ok(to.clone()),
+            Some(State::OutOfOrder) => Err(Self::out_of_order(&name)),
+            None => Err(format!("there is no plugin {name}")),
+        };
+        Box::pin(async move {
+            let id = origin.call.clone();
+            let sent = match to {
+                Err(why) => Err(why),
+                Ok(to) => {
+                    let sent = to.send(Call { origin, what: What::Adapter(what, input) }).await;
                     sent.map_err(|_| format!("plugin {name} crashed, try again"))
                 }
             };

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawmux_core::error::Error;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
 use clawmux_core::tools::call::ToolSpec;
 use tokio::sync::watch;
 
 use super::{SandboxSupervisor, loaded};
-use crate::plugin::Loading;
+use crate::plugin::{Loaded, Loading, settled};
 use crate::runtime::ask::gone;
 
 /// The plugins that can be called, or may be soon: one value, which the supervisor swaps when one is loaded or
@@ -30,7 +30,21 @@ impl Tools {
         let plugins = shared.wait_for(Option::is_some).await;
         let plugins = plugins.map_err(|_| gone::<SandboxSupervisor>())?.clone().unwrap_or_default();
         let found = names.filter_map(|name| plugins.get(name).cloned()).collect();
-        Ok(loaded(found).await.into_iter().map(|loaded| loaded.tool.clone()).collect())
+        Ok(loaded(found).await.into_iter().filter_map(|loaded| loaded.tool().cloned()).collect())
+    }
+
+    /// The plugin of this name, once it is loaded.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; why it can't be loaded.
+    pub(crate) async fn named(&self, name: &PluginName) -> Result<Arc<Loaded>, Error> {
+        let mut shared = self.0.clone();
+        let plugins = shared.wait_for(Option::is_some).await;
+        let plugins = plugins.map_err(|_| gone::<SandboxSupervisor>())?.clone().unwrap_or_default();
+        let loading = plugins.get(name).cloned();
+        let loading =
+            loading.ok_or_else(|| ErrorCode::NotFound.error(format!("there is no plugin {name}")))?;
+        settled(loading).await
     }
 }
 

@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
 use super::{
-    AgreeToTools, Append, Forget, RecordCall, RecordUsage, Store, WriteAgents, WriteDevices, WriteFile,
-    WriteJobs, WritePluginValue, WriteTokens,
+    AgreeToTools, Append, Forget, RecordCall, RecordUsage, Store, WriteAgents, WriteChannel, WriteDevices,
+    WriteFile, WriteJobs, WritePluginValue, WriteTokens,
 };
 
 /// A change, which stands beside the table it is about.
@@ -53,6 +53,7 @@ written!(
     RecordCall,
     RecordUsage,
     WriteAgents,
+    WriteChannel,
     WriteDevices,
     WriteFile,
     WriteJobs,

@@ -381,6 +381,7 @@ impl Edge {
         let (listener, addresses) = Listener::open(ListenerSetup {
             log: Default::default(),
             metrics: None,
+            webhooks: None,
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             unix: Vec::new(),
             services: Arc::new(services),
@@ -1104,7 +1105,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         ("/v2", 426, "wundr is spoken over a websocket"),
         ("/admin", 426, "upgrade"),
         ("/metrics", 404, "no such page"),
-        ("/webhook/telegram", 501, "webhooks: not available yet"),
+        ("/webhook/telegram", 405, "a webhook takes POST"),
         ("/nothing", 404, "no such page"),
         ("/v2x", 404, "no such page"),
     ] {

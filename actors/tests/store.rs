@@ -1584,7 +1584,7 @@ fn a_full_disk_is_an_answer_and_not_an_end() {
     let folder = Folder::new();
     // A bound on the size of files makes writes fail as a full disk does, once its signal is ignored.
     let out = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; ulimit -f 1200; exec \"$0\" \"$@\""])
+        .args(["-c", "trap '' XFSZ; ulimit -f 2400; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
         .args(["child_whose_disk_is_full", "--exact", "--nocapture"])
         .env(FULL_CHILD, folder.path())

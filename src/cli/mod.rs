@@ -11,6 +11,7 @@
 //! | `value` | what options take: numbers, durations, points in time |
 
 mod access;
+mod channel;
 mod chat;
 mod config;
 mod daemon;
@@ -28,6 +29,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use self::access::{ApprovalCommand, CreateToken, DeviceCommand, RotateToken, TokenCommand};
+pub(crate) use self::channel::ChannelCommand;
 pub(crate) use self::chat::Chat;
 pub(crate) use self::config::ConfigCommand;
 pub(crate) use self::daemon::{Actors, ConnectionCommand, Drain, Events, Serve, Usage};
@@ -168,6 +170,11 @@ pub(crate) enum Command {
         /// Show only this plugin, in full
         name: Option<String>,
     },
+    /// List the channels, over which people write from other platforms
+    Channels {
+        /// Show only this channel, in full
+        name: Option<String>,
+    },
     /// Show the tokens spent, and what the budgets leave
     Usage(Usage),
     /// Show the memories besides conversations: how many each owner has, or those of one owner
@@ -205,6 +212,9 @@ pub(crate) enum Command {
     /// List, try, restart or agree to the tools of MCP servers
     #[command(subcommand)]
     Mcp(McpCommand),
+    /// Let people in on a channel, or settle answers that could not be sent
+    #[command(subcommand)]
+    Channel(ChannelCommand),
     /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand)]
     Token(TokenCommand),

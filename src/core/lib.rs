@@ -26,6 +26,7 @@
 pub mod access;
 pub mod agents;
 pub mod area;
+pub mod channel;
 pub mod config;
 pub mod conversation;
 pub mod daemon;

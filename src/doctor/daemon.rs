@@ -100,6 +100,7 @@ fn remedy(problem: &str) -> &'static str {
         ),
         ("were not agreed to", "look at them with `clawmux mcp list NAME`, then `clawmux mcp approve NAME`"),
         ("MCP server ", "correct its [[mcp]] entry, or see to the server, then `clawmux mcp restart NAME`"),
+        ("were not sent", "`clawmux channels NAME` says why; then `clawmux channel resend` or `drop`"),
         ("plugin ", "correct its file or its configuration, then `clawmux plugin reload NAME`"),
         (
             "the last reload",

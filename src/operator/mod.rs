@@ -27,6 +27,7 @@ pub(crate) mod actors;
 mod amount;
 pub(crate) mod approvals;
 pub(crate) mod backup;
+pub(crate) mod channels;
 pub(crate) mod config;
 pub(crate) mod connections;
 pub(crate) mod devices;

@@ -14,6 +14,7 @@ mod admin;
 mod approvals;
 mod attach;
 mod budgets;
+mod channels;
 mod chat;
 mod cli;
 mod commands;

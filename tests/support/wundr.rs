@@ -58,7 +58,15 @@ impl Wundr {
         for (name, value) in more.as_object().expect("an object") {
             params[name] = value.clone();
         }
-        let answer = client.try_call("auth.connect", params);
+        let id = client.request("auth.connect", params);
+        let is_answer = |frame: &Value| frame["type"] == "res" && frame["id"] == *id;
+        let frame = match client.try_find("the answer to auth.connect", is_answer) {
+            Ok(frame) => frame,
+            // Who is no longer let in may hear no more than that.
+            Err(end) => return Err((Value::Null, end)),
+        };
+        let answer =
+            if frame["ok"] == true { Ok(frame["payload"].clone()) } else { Err(frame["error"].clone()) };
         match answer {
             Ok(hello) => {
                 client.hello = hello;
@@ -181,20 +189,27 @@ impl Wundr {
 
     /// The next frame for which this holds; others are kept.
     pub fn find(&mut self, what: &str, is_meant: impl Fn(&Value) -> bool) -> Value {
+        self.try_find(what, is_meant).unwrap_or_else(|end| {
+            panic!("the connection ended ({end}) before {what}, after {:#?}", self.socket.seen())
+        })
+    }
+
+    /// The same; the end of the connection where that came first.
+    fn try_find(&mut self, what: &str, is_meant: impl Fn(&Value) -> bool) -> Result<Value, String> {
         let is_it = |incoming: &Incoming| matches!(incoming, Incoming::Frame(frame) if is_meant(frame));
         if let Some(at) = self.kept.iter().position(is_it)
             && let Some(Incoming::Frame(frame)) = self.kept.remove(at)
         {
-            return frame;
+            return Ok(frame);
         }
         // Heartbeats come for ever.
         let begin = Instant::now();
         loop {
             assert!(begin.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}, after {:#?}", self.seen());
             match self.read() {
-                Ok(Incoming::Frame(frame)) if is_meant(&frame) => return frame,
+                Ok(Incoming::Frame(frame)) if is_meant(&frame) => return Ok(frame),
                 Ok(other) => self.kept.push_back(other),
-                Err(end) => panic!("the connection ended ({end}) before {what}, after {:#?}", self.seen()),
+                Err(end) => return Err(end.to_string()),
             }
         }
     }

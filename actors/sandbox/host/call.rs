@@ -67,7 +67,10 @@ pub(super) const VARIABLES_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the host functions of one engine share; an engine serves one call at a time.
 #[derive(Default)]
-pub struct CallState(Mutex<Call>);
+pub struct CallState {
+    call: Mutex<Call>,
+    settings: BTreeMap<String, String>,
+}
 
 pub(super) struct Call {
     asking: Option<Asking>,
@@ -104,6 +107,16 @@ impl Default for Call {
 }
 
 impl CallState {
+    /// Of calls of a plugin with these settings.
+    pub fn new(settings: BTreeMap<String, String>) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// What the plugin's configuration tells it.
+    pub(super) fn settings(&self) -> &BTreeMap<String, String> {
+        &self.settings
+    }
+
     /// Begins a call; without `asking`, there is nobody to ask.
     pub fn begin(&self, limits: &Limits, asking: Option<Asking>) {
         *self.call() = Call {
@@ -128,7 +141,7 @@ impl CallState {
 
     // A poisoned lock is fine: nothing is half done between statements.
     pub(super) fn call(&self) -> MutexGuard<'_, Call> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn count_call(&self) -> Result<(), Error> {

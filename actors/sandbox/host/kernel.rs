@@ -11,6 +11,9 @@ use super::call::{CallState, VARIABLES_BYTES_MAX};
 use super::{function, guest_memory};
 use crate::sandbox::engine::MESSAGE_BYTES_MAX;
 
+/// The longest name of a setting that is looked for.
+const SETTING_BYTES_MAX: usize = 256;
+
 /// The most lines one call may log; what is more is dropped.
 const LOG_LINES_MAX: u32 = 32;
 
@@ -43,7 +46,13 @@ pub(super) fn functions(plugin: &PluginName, rights: &Rights, state: &Arc<CallSt
         state.call().error = Some(error).filter(|error| !error.is_empty());
         Ok(0)
     }));
-    functions.push(function(ENV, "config_get", (1, Some(ValType::I64)), state, |_, _, _| Ok(0)));
+    functions.push(function(ENV, "config_get", (1, Some(ValType::I64)), state, |guest, state, inputs| {
+        let name = guest_memory::take(guest, inputs[0], SETTING_BYTES_MAX)?;
+        match std::str::from_utf8(&name).ok().and_then(|name| state.settings().get(name)) {
+            Some(value) => guest_memory::store(guest, value.as_bytes()),
+            None => Ok(0),
+        }
+    }));
     functions.push(function(ENV, "var_get", (1, Some(ValType::I64)), state, |guest, state, inputs| {
         let name = guest_memory::take(guest, inputs[0], VARIABLES_BYTES_MAX)?;
         match state.variable(&name) {

@@ -53,6 +53,7 @@ const SPIN_IF_ASKED: &str =
 fn entry(name: &str, path: &str, limits: Limits) -> config::Plugin {
     config::Plugin {
         approval: config::Approval::Never,
+        settings: std::collections::BTreeMap::new(),
         name: name.into(),
         path: Some(path.into()),
         capabilities: None,

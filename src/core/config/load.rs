@@ -15,7 +15,7 @@ use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
     Approvals, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Scheduler, Store, Xeno,
-    credentials, mcp, models, plugins,
+    channels, credentials, mcp, models, plugins,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
@@ -27,7 +27,11 @@ use crate::provider::meter::Budgets;
 use crate::schedule::Cron;
 
 /// The plugins that ship in the binary.
-pub const EMBEDDED_PLUGINS: [&str; 5] = ["calc", "clock", "echo", "fetch", "notes"];
+pub const EMBEDDED_PLUGINS: [&str; 8] =
+    ["calc", "clock", "echo", "fetch", "notes", "slack", "telegram", "webhook"];
+
+/// Those of them that are adapters of channels, and no tools.
+pub(super) const EMBEDDED_ADAPTERS: [&str; 3] = ["slack", "telegram", "webhook"];
 
 /// Those of them that an agent is offered where its `tools` are not written.
 pub const DEFAULT_TOOLS: [&str; 2] = ["echo", "clock"];
@@ -169,6 +173,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let mcp = mcp::servers(root.list(r, "mcp"), r, home, &granted);
     let offered = models::Offered { plugins: &plugins, mcp: &mcp };
     let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &offered);
+    let channels = channels::channels(root.section(r, "channels"), r, &mut secrets);
+    plugins::add_adapters(&mut plugins, &channels, &granted, r);
     plugins::add_embedded(&mut plugins, agents.values().flat_map(|agent| &agent.tools));
 
     let named: BTreeSet<&str> = agents.keys().map(AgentId::as_str).collect();
@@ -242,6 +248,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         bindings,
         plugins,
         mcp,
+        channels,
         sandbox,
         approvals,
         budgets,

@@ -9,6 +9,7 @@
 pub mod catalog;
 pub mod offer;
 
+mod channels;
 mod credentials;
 mod document;
 mod keys;
@@ -77,6 +78,8 @@ pub struct Config {
     pub plugins: Vec<Plugin>,
     /// `[[mcp]]`
     pub mcp: Vec<McpServer>,
+    /// `[channels.*]`, by name.
+    pub channels: Vec<Channel>,
     /// `[sandbox]`
     pub sandbox: Sandbox,
     /// `[approvals]`
@@ -185,6 +188,34 @@ pub struct Plugin {
     pub may_be_unsigned: bool,
     /// Whether its calls wait until somebody approves them. No manifest has a say in it.
     pub approval: Approval,
+    /// What it is told, by name.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// `[channels.NAME]`: conversations that come in from elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// Its name.
+    pub name: String,
+    /// The plugin that is its adapter.
+    pub adapter: PluginName,
+    /// How messages come in.
+    pub mode: ChannelMode,
+    /// Who may write: the ids of accounts or conversations on the platform, or `*`.
+    pub allow: Vec<String>,
+    /// Whether strangers are told a code, with which an operator lets them in.
+    pub is_pairing: bool,
+    /// Where answers go that name no URL.
+    pub answer_url: Option<String>,
+}
+
+/// How the messages of a channel come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChannelMode {
+    /// The adapter asks for them, so often.
+    Poll(Duration),
+    /// They are sent to `/webhook/NAME`, by who knows this secret.
+    Webhook(Secret),
 }
 
 /// `[[mcp]]`: an MCP server.

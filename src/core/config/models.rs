@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::credentials::Secrets;
-use super::load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, check_name};
+use super::load::{DEFAULT_TOOLS, EMBEDDED_ADAPTERS, EMBEDDED_PLUGINS, check_name};
 use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
 use super::{Agent, McpServer, Plugin, Provider};
@@ -359,6 +359,12 @@ fn node_tool(
 
 /// A tool that no entry loads may still be loaded at run time, so it is only warned of.
 fn tool(text: At<String>, s: &Section, r: &mut Report, plugins: &[Plugin]) -> PluginName {
+    if EMBEDDED_ADAPTERS.contains(&text.value.as_str())
+        && !plugins.iter().any(|known| known.name.as_str() == text.value && known.path.is_some())
+    {
+        let why = format!("{}: {:?} is the adapter of a channel, not a tool", s.name("tools"), text.value);
+        r.complain(&text.origin, why);
+    }
     let known = || EMBEDDED_PLUGINS.into_iter().chain(plugins.iter().map(|plugin| plugin.name.as_str()));
     if !known().any(|name| name == text.value) {
         let hint = nearest(&text.value, known()).map(|near| format!("; did you mean {near:?}?"));

@@ -6,10 +6,10 @@ use std::path::Path;
 use http::HeaderName;
 
 use super::credentials::Secrets;
-use super::load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, check_name};
+use super::load::{DEFAULT_TOOLS, EMBEDDED_ADAPTERS, EMBEDDED_PLUGINS, check_name};
 use super::section::{Report, Section, nearest};
 use super::tree::Origin;
-use super::{Approval, Plugin, Sandbox};
+use super::{Approval, Channel, Plugin, Sandbox};
 use crate::hex::from_hex;
 use crate::ids::PluginName;
 use crate::tools::plugin::signature::PublicKey;
@@ -111,7 +111,39 @@ pub(super) fn add_embedded<'a>(plugins: &mut Vec<Plugin>, tools: impl Iterator<I
                 sha256: None,
                 may_be_unsigned: false,
                 approval: Approval::default(),
+                settings: BTreeMap::new(),
             });
+        }
+    }
+}
+
+/// Adds the adapters that ship in the binary, have no entry and are named by a channel. Their manifests name the
+/// secrets they are given.
+pub(super) fn add_adapters(
+    plugins: &mut Vec<Plugin>,
+    channels: &[Channel],
+    secrets: &PluginSecrets,
+    r: &mut Report,
+) {
+    for channel in channels.iter() {
+        let adapter = &channel.adapter;
+        if plugins.iter().any(|known| known.name == *adapter) {
+            continue;
+        }
+        if !EMBEDDED_ADAPTERS.contains(&adapter.as_str()) {
+            let key = format!("channels.{}", channel.name);
+            let at = r.origins.get(&format!("{key}.adapter")).cloned().unwrap_or(Origin::Default);
+            let known = EMBEDDED_ADAPTERS.join(", ");
+            r.complain(
+                &at,
+                format!("{key}.adapter: no plugin {adapter} is configured, and of adapters only {known} ship in the binary"),
+            );
+            continue;
+        }
+        add_embedded(plugins, std::iter::once(adapter));
+        if let Some(added) = plugins.iter_mut().find(|known| known.name == *adapter) {
+            let known = secrets.iter().filter_map(|(name, secret)| Some((name.clone(), secret.clone()?)));
+            added.secrets = known.collect();
         }
     }
 }
@@ -152,6 +184,8 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
     let may_be_unsigned = s.choice(r, "unsigned", false, &[("refuse", false), ("allow", true)]);
     let choices = [("never", Approval::Never), ("ask", Approval::Ask)];
     let approval = s.choice(r, "approval", Approval::Never, &choices);
+    let settings = s.section(r, "settings").named_texts(r);
+    let settings = settings.into_iter().map(|(name, text)| (name, text.value)).collect();
     s.finish(r);
     let plugin = Plugin {
         name: PluginName::new(name),
@@ -163,6 +197,7 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
         sha256,
         may_be_unsigned,
         approval,
+        settings,
     };
     (plugin, named)
 }

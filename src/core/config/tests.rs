@@ -102,7 +102,10 @@ fn the_sample_is_the_defaults() {
 fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
     let text = sample_with_examples();
     // `token_file` beside `token_env` stands for "instead of".
-    let given = Given { env: vec![("CI_KEY", "key"), ("GITHUB_TOKEN", "token")], ..toml(&text) };
+    let given = Given {
+        env: vec![("CI_KEY", "key"), ("GITHUB_TOKEN", "token"), ("TELEGRAM_WEBHOOK_SECRET", "secret")],
+        ..toml(&text)
+    };
     let (_, report) = given.read().unwrap_or_else(|complaints| panic!("{}", lines(&complaints).join("\n")));
     assert_eq!(lines(&report.complaints), Vec::<String>::new());
 
@@ -113,7 +116,7 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
             section = format!("{}[]", name.0);
         } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             section = match name.0.split_once('.') {
-                Some((free @ ("agents" | "providers" | "secrets"), _)) => format!("{free}.*"),
+                Some((free @ ("agents" | "channels" | "providers" | "secrets"), _)) => format!("{free}.*"),
                 _ => name.0.to_owned(),
             };
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
@@ -127,6 +130,7 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
     // Said in the comment of the key beside it.
     missing.retain(|key| !SAMPLE.contains("or key_file, or sha256") || *key != "auth.api_keys[].key_file");
     missing.retain(|key| !SAMPLE.contains("or value_file, a file") || *key != "secrets.*.value_file");
+    missing.retain(|key| !SAMPLE.contains("or secret_file, a file") || *key != "channels.*.secret_file");
     assert!(missing.is_empty(), "write these keys into gateway.toml: {missing:?}");
     let unknown: Vec<_> = written.difference(&known).collect();
     assert!(unknown.is_empty(), "gateway.toml writes keys that have no effect: {unknown:?}");
@@ -1039,6 +1043,58 @@ fn mcp_servers_that_make_no_sense_are_named() {
         (&format!("[agents.main]\ntools = [\"mcp:a/*\", \"mcp_a_x\"]\n{command}"), "which is a plugin"),
     ] {
         let complaints = toml(text).complaints();
+        assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");
+    }
+}
+
+#[test]
+fn channels_have_an_adapter_and_a_way_in() {
+    let text = r#"
+[channels.telegram]
+mode = "poll"
+allow = ["1", " 2 "]
+[channels.ops]
+adapter = "webhook"
+secret_env = "OPS"
+pairing = "code"
+[secrets.telegram]
+value_env = "TG"
+place = "path"
+"#;
+    let config = Given { env: vec![("OPS", "s3cret-ops"), ("TG", "123:abc")], ..toml(text) }.config();
+    let [ops, telegram] = &config.channels[..] else { panic!("{:?}", config.channels) };
+    assert_eq!((ops.adapter.as_str(), ops.is_pairing, ops.allow.len()), ("webhook", true, 0));
+    assert!(matches!(&ops.mode, ChannelMode::Webhook(secret) if secret.expose() == "s3cret-ops"));
+    assert_eq!(
+        (telegram.adapter.as_str(), telegram.allow.as_slice()),
+        ("telegram", &["1".into(), "2".into()][..])
+    );
+    assert_eq!(telegram.mode, ChannelMode::Poll(Duration::from_secs(1)));
+    let adapter = config.plugins.iter().find(|plugin| plugin.name.as_str() == "telegram").unwrap();
+    assert!(adapter.secrets.contains_key("telegram"), "its manifest says where it goes");
+    assert!(!format!("{config:?}").contains("s3cret"));
+}
+
+#[test]
+fn channels_that_make_no_sense_are_named() {
+    for (text, says) in [
+        ("[channels.webhook]", "channels.webhook: secret_env or secret_file must say"),
+        ("[channels.webhook]\nsecret_env = \"NOWHERE\"", "NOWHERE is not set"),
+        ("[channels.telegram]\nmode = \"poll\"\nsecret_env = \"HERE\"", "a secret is for webhooks"),
+        ("[channels.webhook]\nsecret_env = \"HERE\"\npoll_interval_ms = 500", "it is for mode = \"poll\""),
+        (
+            "[channels.irc]\nmode = \"poll\"",
+            "no plugin irc is configured, and of adapters only slack, telegram, webhook",
+        ),
+        (
+            "[channels.\"A b\"]\nmode = \"poll\"\nadapter = \"telegram\"",
+            "expected a name of lowercase letters",
+        ),
+        ("[channels.telegram]\nmode = \"push\"", "channels.telegram.mode: expected"),
+        ("[channels.telegram]\nmode = \"poll\"\ncolour = 1", "channels.telegram.colour: unknown key"),
+        ("[agents.main]\ntools = [\"telegram\"]", "is the adapter of a channel, not a tool"),
+    ] {
+        let complaints = Given { env: vec![("HERE", "s3cret-here")], ..toml(text) }.complaints();
         assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");
     }
 }

@@ -86,6 +86,12 @@ impl Router {
         self.decide(route).map(|(agent, _)| agent)
     }
 
+    /// Whether a binding that names the channel is for `route`: one that names none is for everybody.
+    pub fn is_bound(&self, route: &Route) -> bool {
+        let mut named = self.bindings.iter().filter(|binding| binding.channel.is_some());
+        named.any(|binding| binding.matches(route))
+    }
+
     /// The agent, and the binding that says so.
     fn decide(&self, route: &Route) -> Result<(&AgentId, Option<&Binding>), Error> {
         let binding = self.bindings.iter().find(|binding| binding.matches(route));

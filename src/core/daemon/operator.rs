@@ -49,6 +49,14 @@ area! {
         RestartMcp(RestartMcp) => McpRestarted(McpRestarted),
         /// Agree to what an MCP server says of its tools now.
         ApproveMcp(ApproveMcp) => McpApproved(McpApproved),
+        /// How the channels are, and which answers could not be sent.
+        Channels(ObserveChannels) => Observed(Snapshot),
+        /// Let somebody write over a channel who was told this code.
+        PairPeer(PairPeer) => Paired(Paired),
+        /// Let somebody write over a channel no more.
+        UnpairPeer(UnpairPeer) => Settled(Settled),
+        /// Send an answer that could not be sent, or forget it.
+        SettleUnsent(SettleUnsent) => Settled(Settled),
         /// The tokens spent, and what the budgets leave.
         Usage(ReadUsage) => Usage(UsageReport),
         /// All sessions, the latest used first.
@@ -87,8 +95,7 @@ pub enum OperatorReply {
     Connections(Connections),
     /// To `CloseConnection`.
     Closed(Closed),
-    /// To `Actors`, `Plugins` and `Mcp`: the gateway, or the supervisor of plugins or MCP servers, with those
-    /// below.
+    /// To `Actors`, `Plugins`, `Mcp` and `Channels`: the gateway, or the supervisor of these, with those below.
     Observed(Snapshot),
     /// To `LoadPlugin`.
     Loaded(LoadedPlugin),
@@ -102,6 +109,10 @@ pub enum OperatorReply {
     McpRestarted(McpRestarted),
     /// To `ApproveMcp`.
     McpApproved(McpApproved),
+    /// To `PairPeer`.
+    Paired(Paired),
+    /// To `UnpairPeer` and `SettleUnsent`.
+    Settled(Settled),
     /// To `Usage`.
     Usage(UsageReport),
     /// To `Sessions`.
@@ -145,6 +156,11 @@ impl OperatorCommand {
             Self::CallMcp(_) => "admin.mcp.call",
             Self::RestartMcp(_) => "admin.mcp.restart",
             Self::ApproveMcp(_) => "admin.mcp.approve",
+            Self::Channels(_) => "admin.channels",
+            Self::PairPeer(_) => "admin.channel.pair",
+            Self::UnpairPeer(_) => "admin.channel.unpair",
+            Self::SettleUnsent(SettleUnsent { is_resent: true, .. }) => "admin.channel.resend",
+            Self::SettleUnsent(_) => "admin.channel.drop",
             Self::Usage(_) => "admin.usage",
             Self::Sessions(_) => "admin.sessions",
             Self::FindSession(_) => "admin.session",
@@ -285,6 +301,50 @@ pub struct McpApproved {
     /// The tools that were held.
     pub tools: Vec<String>,
 }
+
+/// Take a snapshot of the channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObserveChannels;
+
+/// Let somebody write over a channel who was told a code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairPeer {
+    /// The channel.
+    pub channel: String,
+    /// The code.
+    pub code: String,
+}
+
+/// Who may write over a channel from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paired {
+    /// The id of the account, or conversation, on the platform.
+    pub name: String,
+}
+
+/// Let somebody write over a channel no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnpairPeer {
+    /// The channel.
+    pub channel: String,
+    /// The id of the account, or conversation, on the platform.
+    pub name: String,
+}
+
+/// Send an answer that could not be sent, from where that failed, or forget it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettleUnsent {
+    /// The channel.
+    pub channel: String,
+    /// The number of the answer.
+    pub answer: i64,
+    /// Whether it is sent.
+    pub is_resent: bool,
+}
+
+/// It is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled;
 
 /// What a tool answered.
 #[derive(Clone, Debug, PartialEq, Eq)]

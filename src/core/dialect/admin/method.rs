@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    Call, actors, approvals, config, connections, devices, jobs, log, mcp, memory, plugins, session,
-    sessions, status, tokens, upkeep, usage,
+    Call, actors, approvals, channels, config, connections, devices, jobs, log, mcp, memory, plugins,
+    session, sessions, status, tokens, upkeep, usage,
 };
 use crate::error::{Error, ErrorCode};
 use crate::request::ask::Ask;
@@ -45,6 +45,7 @@ static TOPICS: &[&[Method]] = &[
     actors::METHODS,
     plugins::METHODS,
     mcp::METHODS,
+    channels::METHODS,
     usage::METHODS,
     sessions::METHODS,
     session::METHODS,

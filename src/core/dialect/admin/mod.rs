@@ -26,6 +26,7 @@ mod activity;
 mod actors;
 pub mod announcement;
 mod approvals;
+mod channels;
 mod config;
 mod connections;
 mod devices;

@@ -7,7 +7,10 @@ use super::method;
 /// Members of parameters, with a value each as an example.
 const VALUES: &[(&str, &str)] = &[
     ("after_seq", "0"),
+    ("answer", "7"),
     ("approval", r#""3f9a""#),
+    ("channel", r#""telegram""#),
+    ("code", r#""K7M2QX4D""#),
     ("connection", "17"),
     ("device", r#""00ff""#),
     ("file", r#""/var/backups/clawmux.db""#),

@@ -158,6 +158,14 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                 });
                 found.extend(broken);
             }
+            "channel supervisor" => {
+                let unsent = child.children.iter().filter_map(|channel| {
+                    let state = &channel.state;
+                    let (name, count) = (state["channel"].as_str()?, state["unsent"].as_array()?.len());
+                    (count > 0).then(|| format!("channel {name}: {count} answers were not sent"))
+                });
+                found.extend(unsent);
+            }
             "configuration" => {
                 let last = &state["not_reloaded"];
                 if let (Some(why), Some(by), Some(at)) =

@@ -5,6 +5,7 @@
 
 use toml_edit::{Document, DocumentMut, Item, Value};
 
+use crate::channel::check::WebhookCheck;
 use crate::error::{Error, ErrorCode};
 use crate::hex::from_hex;
 use crate::tools::plugin::Capability;
@@ -24,6 +25,10 @@ pub struct Manifest {
     pub idempotent: bool,
     /// The capabilities it needs, and no others may be granted to it; none = it does not say.
     pub capabilities: Option<Vec<Capability>>,
+    /// Others that it can make use of where it is granted them.
+    pub optional: Vec<Capability>,
+    /// Of a channel adapter: how webhook requests are checked; none = by a token.
+    pub webhook: Option<WebhookCheck>,
 }
 
 impl Manifest {
@@ -94,20 +99,30 @@ impl Manifest {
                     .as_bool()
                     .ok_or_else(|| format!("idempotent is {}, expected true or false", item.type_name()))?;
             }
-            "capabilities" => {
-                let list = item.as_array().ok_or_else(|| {
-                    format!("capabilities is {}, expected a list of texts", item.type_name())
-                })?;
-                self.capabilities = Some(list.iter().map(capability).collect::<Result<_, _>>()?);
+            "capabilities" => self.capabilities = Some(capabilities(key, item)?),
+            "optional" => self.optional = capabilities(key, item)?,
+            "webhook" => {
+                let table = item
+                    .as_table_like()
+                    .ok_or_else(|| format!("webhook is {}, expected a table", item.type_name()))?;
+                self.webhook =
+                    Some(WebhookCheck::read(table.iter().map(|(key, item)| (key, item.as_str())))?);
             }
             _ => {
                 return Err(format!(
-                    "unknown key {key:?}, known are name, version, description, sha256, idempotent, capabilities"
+                    "unknown key {key:?}, known are name, version, description, sha256, idempotent, capabilities, \
+                     optional, webhook"
                 ));
             }
         }
         Ok(())
     }
+}
+
+fn capabilities(key: &str, item: &Item) -> Result<Vec<Capability>, String> {
+    let list =
+        item.as_array().ok_or_else(|| format!("{key} is {}, expected a list of texts", item.type_name()))?;
+    list.iter().map(capability).collect()
 }
 
 fn capability(value: &Value) -> Result<Capability, String> {
@@ -143,6 +158,7 @@ mod tests {
                 sha256: Some([0xab; 32]),
                 idempotent: true,
                 capabilities: Some(vec![Capability::HostFunction(HostFunction::Clock)]),
+                ..Manifest::default()
             }
         );
         assert_eq!(Manifest::parse("x.toml", "").unwrap(), Manifest::default());

@@ -1,0 +1,889 @@
+//! A channel: conversations with people on a platform, through its adapter.
+//!
+//! ```text
+//!  platform ──► inbox row ──► adapter: messages ──► who may write? ──► inbox rows, one a message
+//!                                                         └─ nobody: a code, or nothing
+//!  inbox row ──► prompt (its key is the row's) ──► run ──► adapter: requests ──► outbox row, inbox row gone
+//!  outbox row ──► request after request ──► platform
+//! ```
+//!
+//! Each arrow that must not be lost or taken twice is a transaction of the store, so a crash between two of them
+//! goes on where it was: what was acknowledged is in the inbox, a prompt that was accepted is found again by its
+//! key, and an answer is in the outbox before its message has left the inbox. Messages of one conversation are
+//! answered one after the other, and so are their answers sent ([`sending`]); conversations do not wait for each
+//! other.
+
+mod adapter;
+mod sending;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use actix_web::web::Bytes;
+use clawmux_core::channel::admission::{Admission, Code, Entrance};
+use clawmux_core::channel::{Answered, BODY_BYTES_MAX, Image, Incoming, Status};
+use clawmux_core::config::{self, ChannelMode};
+use clawmux_core::conversation::command::{SessionCommand, Submit};
+use clawmux_core::conversation::event::{Event, Outcome, Published};
+use clawmux_core::conversation::reply::SessionReply;
+use clawmux_core::conversation::turn::Turn;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{Owner, RunId, Ticket};
+use clawmux_core::prompt::attachment::{ATTACHMENT_BYTES_MAX, Attachment};
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::request::reply::Reply;
+use clawmux_core::swappable::Swappable;
+use clawmux_core::target::Target;
+use clawmux_core::time::Timestamp;
+use clawmux_core::tools::plugin::HttpRequest;
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use crate::outbound::fetch::Fetcher;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::{Deliver, cost};
+use crate::runtime::line::{Begin, Line};
+use crate::runtime::observe::{Observe, Observed};
+use crate::runtime::supervision::Guard;
+use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
+use crate::session::AgentConfigs;
+use crate::store::{ChannelChange, ChannelState, OutboxRow, ReadChannel, SendState, Store, WriteChannel};
+
+use adapter::Adapter;
+use sending::{Fared, Sender};
+
+/// Conversations that are answered at once.
+const RUNNING_MAX: usize = 64;
+
+/// Answers on their way at once.
+const SENDING_MAX: usize = 16;
+
+/// Deliveries and requests that may wait.
+const MAILBOX: usize = 2048;
+
+/// How soon a line that fell too far behind is noticed.
+const LAG_CHECK: Duration = Duration::from_secs(5);
+
+/// How often something that can't be done for the moment is tried, for a day; and the pause after it, times how often
+/// it was.
+const ATTEMPTS_MAX: u32 = 8640;
+const RETRY: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// How often an adapter is asked about one thing that it fails at.
+const ADAPTER_ATTEMPTS_MAX: u32 = 4;
+
+/// The longest pause between questions to a platform that does not answer.
+const POLL_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How often a platform is told that an answer is under way, and how many times at most.
+const TYPING: Duration = Duration::from_secs(5);
+const TYPING_MAX: usize = 120;
+
+/// How long an image may take.
+const IMAGE_MAX: Duration = Duration::from_secs(60);
+
+/// So much is kept of why something failed, in characters.
+const ERROR_CHARS_MAX: usize = 300;
+
+/// What all channels share.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Keeps what came in and is yet to be sent.
+    pub store: Addr<Store>,
+    /// The adapters.
+    pub sandbox: Addr<SandboxSupervisor>,
+    /// Where they are found.
+    pub tools: Tools,
+    /// Sends requests.
+    pub fetcher: Fetcher,
+    /// Who answers whom.
+    pub agent_configs: Arc<Swappable<AgentConfigs>>,
+}
+
+/// A platform said this; durable when answered.
+///
+/// Errors: `Unavailable` where too much waits already.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct Receive(pub String);
+
+/// Lets somebody in who was told this code; answered with who that is.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<String, Error>")]
+pub struct LetIn(pub String);
+
+/// Lets somebody in no more.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct ShutOut(pub String);
+
+/// What becomes of an answer that could not be sent, by its number.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub enum Unsent {
+    /// It is sent from the request on that failed.
+    Resend(i64),
+    /// It is forgotten.
+    Drop(i64),
+}
+
+/// See the module.
+pub struct Channel {
+    config: config::Channel,
+    owner: Owner,
+    around: Surroundings,
+    line: Line<Waiting>,
+    admission: Admission,
+    cursor: Option<String>,
+    /// Up to where inbox and outbox were read.
+    read: (i64, i64),
+    is_reading: bool,
+    /// Whether there is more to read than what is being read.
+    reads_again: bool,
+    /// What a platform said and no adapter has seen yet.
+    raw: VecDeque<(i64, String)>,
+    is_parsing: bool,
+    /// Messages that wait, by conversation.
+    messages: BTreeMap<String, VecDeque<(i64, Incoming)>>,
+    /// Those that are being answered, one a conversation.
+    running: HashMap<String, Running>,
+    /// Answers that wait, by conversation.
+    outbox: BTreeMap<String, VecDeque<OutboxRow>>,
+    sending: HashSet<String>,
+    /// Answers that could not be sent, by number.
+    unsent: BTreeMap<i64, OutboxRow>,
+    figures: Figures,
+    _guard: Guard,
+}
+
+/// A request to the sessions: which conversation's, and for which row of the inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Waiting {
+    conversation: String,
+    id: i64,
+}
+
+/// A message that is being answered.
+struct Running {
+    id: i64,
+    message: Arc<Incoming>,
+    attachments: Vec<Attachment>,
+    /// How often it was asked for.
+    attempt: u32,
+    fold: Turn,
+    typing: Option<SpawnHandle>,
+}
+
+#[derive(Default)]
+struct Figures {
+    received: u64,
+    shut_out: u64,
+    answered: u64,
+    sent: u64,
+    last_error: Option<(String, Timestamp)>,
+}
+
+impl Channel {
+    /// The channel of this entry; goes on with what waits when started.
+    pub fn new(config: config::Channel, around: Surroundings, sessions: Begin, guard: Guard) -> Self {
+        let owner = Owner::Credential(format!("channel:{}", config.name).into());
+        let admission =
+            Admission { allow: config.allow.clone(), is_pairing: config.is_pairing, ..Admission::default() };
+        Self {
+            config,
+            owner,
+            around,
+            line: Line::new("channel", sessions),
+            admission,
+            cursor: None,
+            read: (0, 0),
+            is_reading: false,
+            reads_again: false,
+            raw: VecDeque::new(),
+            is_parsing: false,
+            messages: BTreeMap::new(),
+            running: HashMap::new(),
+            outbox: BTreeMap::new(),
+            sending: HashSet::new(),
+            unsent: BTreeMap::new(),
+            figures: Figures::default(),
+            _guard: guard,
+        }
+    }
+
+    fn adapter(&self) -> Adapter {
+        Adapter {
+            channel: self.config.name.as_str().into(),
+            name: self.config.adapter.clone(),
+            owner: self.owner.clone(),
+            answer_url: self.config.answer_url.as_deref().map(Arc::from),
+            sandbox: self.around.sandbox.clone(),
+            tools: self.around.tools.clone(),
+        }
+    }
+
+    fn sender(&self) -> Sender {
+        Sender {
+            adapter: self.adapter(),
+            fetcher: self.around.fetcher.clone(),
+            store: self.around.store.clone(),
+        }
+    }
+
+    fn write(&self, changes: Vec<ChannelChange>) -> impl Future<Output = Result<(), Error>> + use<> {
+        let store = self.around.store.clone();
+        let write = WriteChannel { channel: self.config.name.clone(), now: clock::now(), changes };
+        async move { ask(&store, write).await.flatten() }
+    }
+
+    /// Keeps why something failed.
+    fn note(&mut self, why: &str) {
+        let why: String = why.chars().take(ERROR_CHARS_MAX).collect();
+        self.figures.last_error = Some((why, clock::now()));
+    }
+
+    /// Reads what is in the store and not here yet.
+    fn refill(&mut self, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.is_reading, true) {
+            self.reads_again = true;
+            return;
+        }
+        let (store, (inbox_after, outbox_after)) = (self.around.store.clone(), self.read);
+        let read = ReadChannel { channel: self.config.name.clone(), inbox_after, outbox_after };
+        let read = async move { ask(&store, read).await.flatten() };
+        ctx.spawn(read.into_actor(self).map(|state, channel, ctx| {
+            channel.is_reading = false;
+            match state {
+                Ok(state) => {
+                    let has_more = channel.take(state, ctx);
+                    if std::mem::take(&mut channel.reads_again) || has_more {
+                        channel.refill(ctx);
+                    }
+                }
+                Err(error) => {
+                    channel.note(&error.message);
+                    channel.reads_again = false;
+                    ctx.run_later(RETRY_MAX, |channel, ctx| channel.refill(ctx));
+                }
+            }
+        }));
+    }
+
+    /// Takes in what was read; whether there was anything new.
+    fn take(&mut self, state: ChannelState, ctx: &mut Context<Self>) -> bool {
+        let ChannelState { cursor, inbox, outbox, peers, codes } = state;
+        (self.cursor, self.admission.paired, self.admission.codes) = (cursor, peers, codes);
+        let has_more = !inbox.is_empty() || !outbox.is_empty();
+        let mut unreadable = Vec::new();
+        for row in inbox {
+            self.read.0 = row.id;
+            if !row.is_message {
+                self.raw.push_back((row.id, row.body));
+                continue;
+            }
+            match Incoming::read(&row.body).ok().and_then(|messages| messages.into_iter().next()) {
+                Some(message) => {
+                    let waiting = self.messages.entry(message.conversation()).or_default();
+                    waiting.push_back((row.id, message));
+                }
+                None => unreadable.push(ChannelChange::Taken(row.id)),
+            }
+        }
+        for row in outbox {
+            self.read.1 = row.id;
+            match &row.state {
+                SendState::Waits(_) => {
+                    self.outbox.entry(row.conversation.clone()).or_default().push_back(row);
+                }
+                SendState::Sending => {
+                    let why = "the daemon was stopped while it was being sent".to_owned();
+                    let (channel, answer) = (self.config.name.as_str(), row.id);
+                    tracing::warn!(%channel, answer, "an answer may have been sent or not: it is not sent again");
+                    unreadable.push(ChannelChange::Send(row.id, SendState::Unknown(why.clone())));
+                    self.unsent.insert(row.id, OutboxRow { state: SendState::Unknown(why), ..row });
+                }
+                SendState::Failed(_) | SendState::Unknown(_) => {
+                    self.unsent.insert(row.id, row);
+                }
+            }
+        }
+        if !unreadable.is_empty() {
+            let written = self.write(unreadable);
+            ctx.spawn(written.into_actor(self).map(|written, channel, _| {
+                if let Err(error) = written {
+                    channel.note(&error.message);
+                }
+            }));
+        }
+        self.parse_next(ctx);
+        self.run_next(ctx);
+        self.send_next(ctx);
+        has_more
+    }
+
+    /// Has the adapter read what its platform said, in order.
+    fn parse_next(&mut self, ctx: &mut Context<Self>) {
+        if self.is_parsing {
+            return;
+        }
+        let Some((id, body)) = self.raw.pop_front() else { return };
+        self.is_parsing = true;
+        let (adapter, admission) = (self.adapter(), self.admission.clone());
+        let (agent_configs, store) = (self.around.agent_configs.clone(), self.around.store.clone());
+        let channel = self.config.name.clone();
+        let parsed = async move {
+            let mut failed = None;
+            let mut messages = Vec::new();
+            for attempt in 1..=ADAPTER_ATTEMPTS_MAX {
+                match adapter.parse(body.clone()).await {
+                    Ok(read) => {
+                        (messages, failed) = (read, None);
+                        break;
+                    }
+                    Err(why) => failed = Some(why),
+                }
+                sleep(RETRY * 4 * attempt).await;
+            }
+            let (received, mut shut_out) = (messages.len(), 0);
+            let (mut kept, mut changes) = (Vec::new(), Vec::new());
+            let (mut admission, now) = (admission, clock::now());
+            for message in messages {
+                let is_bound = agent_configs.get().router.is_bound(&message.route(&channel));
+                match admission.of(message.names(), is_bound, now, clock::random()) {
+                    Entrance::Open => kept.push((message.id.clone(), message.to_json())),
+                    Entrance::Shut => shut_out += 1,
+                    Entrance::Tell { name, code } => {
+                        shut_out += 1;
+                        let told = tell(&channel, &code);
+                        if let Ok(requests) = adapter.format(&message, &told).await {
+                            changes.push(ChannelChange::Tell(name.clone(), code.clone()));
+                            changes.push(ChannelChange::Answer {
+                                conversation: message.conversation(),
+                                requests: requests.to_json(),
+                            });
+                        }
+                        admission.codes.insert(name, Code { code, told: now });
+                    }
+                }
+            }
+            changes.extend(admission.expired(now).into_iter().map(ChannelChange::Forget));
+            changes.push(ChannelChange::Parsed(id, kept));
+            let mut pause = RETRY;
+            // What it says is not lost: it is written down before the next one is looked at.
+            loop {
+                let write =
+                    WriteChannel { channel: channel.clone(), now: clock::now(), changes: changes.clone() };
+                if ask(&store, write).await.flatten().is_ok() {
+                    break;
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+            (received, shut_out, failed, admission.codes)
+        };
+        ctx.spawn(parsed.into_actor(self).map(|(received, shut_out, failed, codes), channel, ctx| {
+            channel.is_parsing = false;
+            // The next one is held against them before they are read back.
+            channel.admission.codes = codes;
+            channel.figures.received += received as u64;
+            channel.figures.shut_out += shut_out;
+            if let Some(why) = failed {
+                channel.note(&why);
+                let name = channel.config.name.as_str();
+                tracing::warn!(channel = %name, error = ?shortened(&why), "what a platform said was not understood: it is dropped");
+            }
+            channel.refill(ctx);
+            channel.parse_next(ctx);
+        }));
+    }
+
+    /// Prompts for the next message of each conversation that is not being answered.
+    fn run_next(&mut self, ctx: &mut Context<Self>) {
+        let room = RUNNING_MAX.saturating_sub(self.running.len());
+        let is_idle = |conversation: &&String| !self.running.contains_key(*conversation);
+        let next: Vec<String> = self.messages.keys().filter(is_idle).take(room).cloned().collect();
+        for conversation in next {
+            let Some(waiting) = self.messages.get_mut(&conversation) else { continue };
+            let Some((id, message)) = waiting.pop_front() else { continue };
+            if waiting.is_empty() {
+                self.messages.remove(&conversation);
+            }
+            let message = Arc::new(message);
+            let running = Running {
+                id,
+                message: Arc::clone(&message),
+                attachments: Vec::new(),
+                attempt: 0,
+                fold: Turn::new(),
+                typing: None,
+            };
+            self.running.insert(conversation.clone(), running);
+            if message.images.is_empty() {
+                self.prompt(&conversation, ctx);
+                continue;
+            }
+            let (adapter, fetcher) = (self.adapter(), self.around.fetcher.clone());
+            let fetched = async move { images(&adapter, &fetcher, &message.images).await };
+            ctx.spawn(fetched.into_actor(self).map(move |(attachments, failed), channel, ctx| {
+                if let Some(why) = failed {
+                    channel.note(&why);
+                }
+                if let Some(running) = channel.running.get_mut(&conversation) {
+                    running.attachments = attachments;
+                }
+                channel.prompt(&conversation, ctx);
+            }));
+        }
+    }
+
+    fn prompt(&mut self, conversation: &str, ctx: &mut Context<Self>) {
+        let Some(running) = self.running.get_mut(conversation) else { return };
+        running.fold = Turn::new();
+        let submit = SessionCommand::Submit(Submit {
+            target: Target::Route(running.message.route(&self.config.name)),
+            run: RunId::from_random(clock::random()),
+            content: running.message.content.clone(),
+            idempotency_key: Some(format!("inbox {}", running.id)),
+            attachments: running.attachments.clone(),
+            files: Vec::new(),
+            local_files: Vec::new(),
+            run_options: RunOptions::default(),
+            follow: true,
+        });
+        let waiting = Waiting { conversation: conversation.to_owned(), id: running.id };
+        let to = ctx.address().recipient();
+        if self.line.ask(self.owner.clone(), submit, waiting.clone(), to).is_err() {
+            self.refused(&waiting, ErrorCode::Unavailable.error("the daemon is busy"), ctx);
+        }
+    }
+
+    /// The message that a request was for, where it is still being answered.
+    fn running(&mut self, waiting: &Waiting) -> Option<&mut Running> {
+        self.running.get_mut(&waiting.conversation).filter(|running| running.id == waiting.id)
+    }
+
+    fn refused(&mut self, waiting: &Waiting, error: Error, ctx: &mut Context<Self>) {
+        let Some(running) = self.running(waiting) else { return };
+        if error.is_retryable() && running.attempt < ATTEMPTS_MAX {
+            running.attempt += 1;
+            let delay = (RETRY * running.attempt).min(RETRY_MAX);
+            let waiting = waiting.clone();
+            ctx.run_later(delay, move |channel, ctx| {
+                if channel.running(&waiting).is_some() {
+                    channel.prompt(&waiting.conversation, ctx);
+                }
+            });
+            return;
+        }
+        self.note(&error.message);
+        self.answer(waiting, Answered { status: Status::Error, content: error.message }, ctx);
+    }
+
+    fn replied(&mut self, ticket: Ticket, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
+        if let Ok(Reply::Session(SessionReply::Accepted(_))) = reply {
+            // It is followed to its end.
+            if let Some(waiting) = self.line.waiting(ticket).cloned() {
+                self.show_typing(&waiting, ctx);
+            }
+            return;
+        }
+        let Some(waiting) = self.line.over(ticket) else { return };
+        match reply {
+            Ok(_) => {}
+            Err(error) => self.refused(&waiting, error, ctx),
+        }
+    }
+
+    /// Tells the platform, as long as an answer is under way. Nothing depends on it.
+    fn show_typing(&mut self, waiting: &Waiting, ctx: &mut Context<Self>) {
+        let sender = self.sender();
+        let Some(running) = self.running(waiting) else { return };
+        running.attempt = 0;
+        let message = Arc::clone(&running.message);
+        let told = async move {
+            for _ in 0..TYPING_MAX {
+                let Ok(Some(requests)) = sender.adapter.typing(&message).await else { return };
+                sender.send_lightly(&requests).await;
+                sleep(TYPING).await;
+            }
+        };
+        let typing = ctx.spawn(told.into_actor(self));
+        match self.running(waiting) {
+            Some(running) => drop(running.typing.replace(typing).map(|before| ctx.cancel_future(before))),
+            None => drop(ctx.cancel_future(typing)),
+        }
+    }
+
+    fn heard(&mut self, ticket: Ticket, event: &Published, ctx: &mut Context<Self>) {
+        self.line.taken(cost(event));
+        let Some(waiting) = self.line.waiting(ticket).cloned() else { return };
+        let Some(running) = self.running(&waiting) else { return };
+        running.fold.apply(&event.logged.event);
+        let Event::Ended { outcome, .. } = &event.logged.event else { return };
+        let (text, _) = running.fold.text();
+        let _ = self.line.over(ticket);
+        let answer = match outcome {
+            Outcome::Completed => Answered { status: Status::Answer, content: text },
+            Outcome::Aborted(_) => {
+                Answered { status: Status::Notice, content: "The answer was called off.".to_owned() }
+            }
+            Outcome::Failed(error) => Answered { status: Status::Error, content: error.message.clone() },
+        };
+        self.answer(&waiting, answer, ctx);
+    }
+
+    /// Writes an answer down, in the place of what it answers.
+    fn answer(&mut self, waiting: &Waiting, answer: Answered, ctx: &mut Context<Self>) {
+        let adapter = self.adapter();
+        let Some(running) = self.running(waiting) else { return };
+        if let Some(typing) = running.typing.take() {
+            ctx.cancel_future(typing);
+        }
+        let (id, message) = (running.id, Arc::clone(&running.message));
+        let (store, channel) = (self.around.store.clone(), self.config.name.clone());
+        let conversation = waiting.conversation.clone();
+        let written = async move {
+            let mut formatted = Err(String::new());
+            for attempt in 1..=ADAPTER_ATTEMPTS_MAX {
+                // Who has nothing to say says nothing.
+                if answer.status == Status::Answer && answer.content.trim().is_empty() {
+                    formatted = Ok(None);
+                    break;
+                }
+                formatted = adapter.format(&message, &answer).await.map(Some);
+                if formatted.is_ok() {
+                    break;
+                }
+                sleep(RETRY * 4 * attempt).await;
+            }
+            let mut changes = vec![ChannelChange::Taken(id)];
+            if let Ok(Some(requests)) = &formatted
+                && !requests.is_empty()
+            {
+                changes.push(ChannelChange::Answer { conversation, requests: requests.to_json() });
+            }
+            let mut pause = RETRY;
+            loop {
+                let write =
+                    WriteChannel { channel: channel.clone(), now: clock::now(), changes: changes.clone() };
+                if ask(&store, write).await.flatten().is_ok() {
+                    return formatted.err();
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+        };
+        let waiting = waiting.clone();
+        ctx.spawn(written.into_actor(self).map(move |failed, channel, ctx| {
+            channel.running.remove(&waiting.conversation);
+            channel.figures.answered += 1;
+            if let Some(why) = failed {
+                channel.note(&why);
+                let name = channel.config.name.as_str();
+                tracing::warn!(channel = %name, error = ?shortened(&why), "an answer could not be put into the platform's words: it is in its session only");
+            }
+            channel.refill(ctx);
+            channel.run_next(ctx);
+        }));
+    }
+
+    /// Sends the next answer of each conversation.
+    fn send_next(&mut self, ctx: &mut Context<Self>) {
+        let room = SENDING_MAX.saturating_sub(self.sending.len());
+        let is_idle = |conversation: &&String| !self.sending.contains(*conversation);
+        let next: Vec<String> = self.outbox.keys().filter(is_idle).take(room).cloned().collect();
+        for conversation in next {
+            let Some(waiting) = self.outbox.get_mut(&conversation) else { continue };
+            let Some(row) = waiting.pop_front() else { continue };
+            if waiting.is_empty() {
+                self.outbox.remove(&conversation);
+            }
+            self.sending.insert(conversation.clone());
+            let (sender, address) = (self.sender(), ctx.address());
+            let sent = async move {
+                let fared =
+                    sender.send(row.clone(), |why| drop(address.try_send(Paused(why.to_owned())))).await;
+                (row, fared)
+            };
+            ctx.spawn(sent.into_actor(self).map(move |(row, fared), channel, ctx| {
+                channel.sending.remove(&conversation);
+                match fared {
+                    Fared::Sent => channel.figures.sent += 1,
+                    Fared::Stopped(why) => {
+                        channel.note(&why);
+                        let (name, answer) = (channel.config.name.as_str(), row.id);
+                        tracing::warn!(channel = %name, answer, error = ?shortened(&why), "an answer was not sent");
+                        channel.unsent.insert(row.id, OutboxRow { state: SendState::Failed(why), ..row });
+                    }
+                }
+                channel.send_next(ctx);
+            }));
+        }
+    }
+
+    /// Asks the platform for what it has to say, again and again.
+    fn poll(&mut self, failures: u32, ctx: &mut Context<Self>) {
+        let ChannelMode::Poll(interval) = self.config.mode else { return };
+        let (adapter, cursor) = (self.adapter(), self.cursor.clone());
+        let (store, channel) = (self.around.store.clone(), self.config.name.clone());
+        let polled = async move {
+            let fetched = adapter.poll(cursor.as_deref()).await?;
+            let next = fetched.cursor.to_string();
+            let updates = fetched.updates.iter().map(ToString::to_string);
+            let mut changes: Vec<ChannelChange> =
+                updates.filter(|text| text.len() <= BODY_BYTES_MAX).map(ChannelChange::Receive).collect();
+            if changes.is_empty() && (fetched.cursor.is_null() || cursor.as_ref() == Some(&next)) {
+                return Ok((false, cursor));
+            }
+            let has_news = !changes.is_empty();
+            changes.push(ChannelChange::Advance(next.clone()));
+            let write = WriteChannel { channel, now: clock::now(), changes };
+            ask(&store, write).await.flatten().map_err(|error| error.message)?;
+            Ok((has_news, Some(next)))
+        };
+        ctx.spawn(polled.into_actor(self).map(move |polled: Result<_, String>, channel, ctx| {
+            let pause = match polled {
+                Ok((has_news, cursor)) => {
+                    channel.cursor = cursor;
+                    if has_news {
+                        channel.refill(ctx);
+                    }
+                    ctx.run_later(interval, |channel, ctx| channel.poll(0, ctx));
+                    return;
+                }
+                Err(why) => {
+                    if failures == 0 {
+                        let name = channel.config.name.as_str();
+                        tracing::warn!(channel = %name, error = ?shortened(&why), "the platform can't be asked for messages: it is tried again");
+                    }
+                    channel.note(&why);
+                    (interval * 2u32.saturating_pow(failures.min(10))).clamp(interval, POLL_PAUSE_MAX.max(interval))
+                }
+            };
+            ctx.run_later(pause, move |channel, ctx| channel.poll(failures.saturating_add(1), ctx));
+        }));
+    }
+}
+
+fn shortened(why: &str) -> String {
+    why.chars().take(ERROR_CHARS_MAX).collect()
+}
+
+/// What a stranger is told.
+fn tell(channel: &str, code: &str) -> Answered {
+    let content = format!(
+        "You are not known here yet. To be let in, have the operator run: clawmux channel pair {channel} {code}"
+    );
+    Answered { status: Status::Notice, content }
+}
+
+/// The images of a message, and why one could not be fetched.
+async fn images(adapter: &Adapter, fetcher: &Fetcher, images: &[Image]) -> (Vec<Attachment>, Option<String>) {
+    let (mut attachments, mut failed) = (Vec::new(), None);
+    let rights = match adapter.rights().await {
+        Ok(rights) => rights,
+        Err(why) => return (attachments, Some(why)),
+    };
+    for image in images {
+        let request = HttpRequest {
+            method: http::Method::GET,
+            url: image.url.clone(),
+            headers: Vec::new(),
+            body: Vec::new(),
+        };
+        let fetched = timeout(IMAGE_MAX, fetcher.fetch(&rights, request, ATTACHMENT_BYTES_MAX)).await;
+        let taken = match fetched {
+            Ok(Ok(fetched)) if (200..300).contains(&fetched.status) => {
+                let (name, mime) = (image.name.as_deref(), image.mime.as_deref());
+                Attachment::new(name, mime, Bytes::from(fetched.body)).map_err(|error| error.message)
+            }
+            Ok(Ok(fetched)) => Err(format!("an image: HTTP {}", fetched.status)),
+            Ok(Err(why)) => Err(format!("an image: {why}")),
+            Err(_) => Err(format!("an image did not come within {} s", IMAGE_MAX.as_secs())),
+        };
+        match taken {
+            Ok(attachment) => attachments.push(attachment),
+            Err(why) => failed = Some(why),
+        }
+    }
+    (attachments, failed)
+}
+
+impl Actor for Channel {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        self.refill(ctx);
+        // Once it is known how far it had asked.
+        ctx.run_later(RETRY, |channel, ctx| channel.begin_polling(ctx));
+        ctx.run_interval(LAG_CHECK, |channel, ctx| {
+            if channel.line.is_lagging() {
+                tracing::warn!(channel = %channel.config.name, "the channel fell behind: it reads its runs again from the store");
+                channel.line = channel.line.anew();
+                let running: Vec<String> = channel.running.keys().cloned().collect();
+                for conversation in running {
+                    channel.prompt(&conversation, ctx);
+                }
+            }
+        });
+    }
+}
+
+impl Channel {
+    fn begin_polling(&mut self, ctx: &mut Context<Self>) {
+        if self.is_reading {
+            ctx.run_later(RETRY, |channel, ctx| channel.begin_polling(ctx));
+        } else {
+            self.poll(0, ctx);
+        }
+    }
+}
+
+/// Why an answer has to wait.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Paused(String);
+
+impl Handler<Paused> for Channel {
+    type Result = ();
+
+    fn handle(&mut self, Paused(why): Paused, _: &mut Self::Context) {
+        self.note(&why);
+    }
+}
+
+impl Handler<Deliver> for Channel {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Deliver, ctx: &mut Self::Context) {
+        match delivery {
+            Deliver::Reply(ticket, reply) => self.replied(ticket, reply, ctx),
+            Deliver::Event { ticket, event, .. } => self.heard(ticket, &event, ctx),
+            Deliver::Announced | Deliver::Progress(..) | Deliver::Invoke(_) => {}
+        }
+    }
+}
+
+impl Handler<Receive> for Channel {
+    type Result = ResponseActFuture<Self, Result<(), Error>>;
+
+    fn handle(&mut self, Receive(body): Receive, _: &mut Self::Context) -> Self::Result {
+        let written = self.write(vec![ChannelChange::Receive(body)]);
+        Box::pin(written.into_actor(self).map(|written, channel, ctx| {
+            channel.refill(ctx);
+            written
+        }))
+    }
+}
+
+impl Handler<LetIn> for Channel {
+    type Result = ResponseActFuture<Self, Result<String, Error>>;
+
+    fn handle(&mut self, LetIn(code): LetIn, _: &mut Self::Context) -> Self::Result {
+        let Some(name) = self.admission.whose(&code, clock::now()).map(str::to_owned) else {
+            let why =
+                format!("nobody was told this code on the channel {} within the hour", self.config.name);
+            return Box::pin(fut::ready(Err(ErrorCode::NotFound.error(why))));
+        };
+        let written =
+            self.write(vec![ChannelChange::LetIn(name.clone()), ChannelChange::Forget(name.clone())]);
+        Box::pin(written.into_actor(self).map(|written, channel, ctx| {
+            written?;
+            channel.admission.paired.insert(name.clone());
+            channel.refill(ctx);
+            Ok(name)
+        }))
+    }
+}
+
+impl Handler<ShutOut> for Channel {
+    type Result = ResponseActFuture<Self, Result<(), Error>>;
+
+    fn handle(&mut self, ShutOut(name): ShutOut, _: &mut Self::Context) -> Self::Result {
+        if !self.admission.paired.contains(&name) {
+            let why = format!("{name:?} was not let in on the channel {} with a code", self.config.name);
+            return Box::pin(fut::ready(Err(ErrorCode::NotFound.error(why))));
+        }
+        let written = self.write(vec![ChannelChange::ShutOut(name.clone())]);
+        Box::pin(written.into_actor(self).map(move |written, channel, _| {
+            written?;
+            channel.admission.paired.remove(&name);
+            Ok(())
+        }))
+    }
+}
+
+impl Handler<Unsent> for Channel {
+    type Result = ResponseActFuture<Self, Result<(), Error>>;
+
+    fn handle(&mut self, unsent: Unsent, _: &mut Self::Context) -> Self::Result {
+        let (Unsent::Resend(id) | Unsent::Drop(id)) = unsent;
+        let Some(row) = self.unsent.get(&id).cloned() else {
+            let why = format!("the channel {} has no answer {id} that was not sent", self.config.name);
+            return Box::pin(fut::ready(Err(ErrorCode::NotFound.error(why))));
+        };
+        let change = match unsent {
+            Unsent::Resend(_) => ChannelChange::Send(id, SendState::Waits(row.next)),
+            Unsent::Drop(_) => ChannelChange::Sent(id),
+        };
+        let written = self.write(vec![change]);
+        Box::pin(written.into_actor(self).map(move |written, channel, ctx| {
+            written?;
+            channel.unsent.remove(&id);
+            if matches!(unsent, Unsent::Resend(_)) {
+                let row = OutboxRow { state: SendState::Waits(row.next), made: clock::now(), ..row };
+                channel.outbox.entry(row.conversation.clone()).or_default().push_back(row);
+                channel.send_next(ctx);
+            }
+            Ok(())
+        }))
+    }
+}
+
+impl Handler<Observe> for Channel {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        let waiting: usize = self.messages.values().map(VecDeque::len).sum();
+        let unsent = self.unsent.values().map(|row| {
+            let (state, why) = match &row.state {
+                SendState::Unknown(why) => ("unknown", why.as_str()),
+                SendState::Failed(why) => ("failed", why.as_str()),
+                SendState::Waits(_) | SendState::Sending => ("waits", ""),
+            };
+            json!({ "answer": row.id, "state": state, "error": why, "made_ms": row.made.as_millis() })
+        });
+        let codes = self.admission.codes.iter();
+        Observed::leaf(
+            format!("channel {}", self.config.name),
+            json!({
+                "channel": self.config.name,
+                "adapter": self.config.adapter.as_str(),
+                "mode": match self.config.mode {
+                    ChannelMode::Poll(_) => "poll",
+                    ChannelMode::Webhook(_) => "webhook",
+                },
+                "pairing": if self.config.is_pairing { "code" } else { "off" },
+                "allow": self.config.allow,
+                "paired": self.admission.paired,
+                "codes": codes.map(|(name, told)| json!({ "name": name, "told_ms": told.told.as_millis() }))
+                    .collect::<Vec<_>>(),
+                "inbox": self.raw.len() + waiting,
+                "running": self.running.len(),
+                "outbox": self.outbox.values().map(VecDeque::len).sum::<usize>() + self.sending.len(),
+                "unsent": unsent.collect::<Vec<_>>(),
+                "received_total": self.figures.received,
+                "shut_out_total": self.figures.shut_out,
+                "answered_total": self.figures.answered,
+                "sent_total": self.figures.sent,
+                "last_error": self.figures.last_error.as_ref().map(|(error, _)| error),
+                "last_error_ms": self.figures.last_error.as_ref().map(|(_, at)| at.as_millis()),
+            }),
+        )
+    }
+}

@@ -1,0 +1,184 @@
+//! An answer on its way to its platform: its requests one after the other, each sent once at most.
+//!
+//! ```text
+//!            ┌────────────── carried out: the next one ──────────────┐
+//!            ▼                                                       │
+//!   Waits ── written: it is being sent ──► Sending ── answered ──────┼──► gone, once all are
+//!     ▲                                      │ │ └─ never ───────────┼──► Failed
+//!     └──── not carried out: a pause ────────┘ └─── no answer ───────┴──► Unknown
+//! ```
+//!
+//! Before a request goes it is written down that it does. So one that a crash, a stall or a cut connection
+//! leaves without an answer is never sent again: it is told to operators instead.
+
+use std::time::Duration;
+
+use actix::Addr;
+use clawmux_core::channel::{Outgoing, Refused, Verdict, verdict};
+use clawmux_core::tools::plugin::Rights;
+use futures::StreamExt as _;
+use tokio::time::{sleep, timeout};
+
+use super::adapter::Adapter;
+use crate::outbound::fetch::{Fate, Fetcher, Opened, Reach};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::store::{ChannelChange, OutboxRow, SendState, Store, WriteChannel};
+
+/// How long a platform may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// So much is read of what it says, in bytes.
+const SAID_BYTES_MAX: usize = 16 * 1024;
+
+/// The pause after something was not carried out; each further one is twice as long.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// An answer that can't be sent for so long has failed.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// What became of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fared {
+    /// It is sent.
+    Sent,
+    /// A request of it was not carried out, or nobody knows whether it was, and why.
+    Stopped(String),
+}
+
+/// What it takes to send answers.
+#[derive(Clone)]
+pub(super) struct Sender {
+    pub(super) adapter: Adapter,
+    pub(super) fetcher: Fetcher,
+    pub(super) store: Addr<Store>,
+}
+
+impl Sender {
+    /// Sends an answer; takes as long as it takes. `paused` is told why it has to wait.
+    pub(super) async fn send(&self, row: OutboxRow, paused: impl Fn(&str)) -> Fared {
+        let stopped = async |state: SendState, why: String| {
+            self.put(row.id, state, &paused).await;
+            Fared::Stopped(why)
+        };
+        let requests = match Outgoing::from_json(&row.requests) {
+            Ok(requests) => requests,
+            Err(why) => return stopped(SendState::Failed(why.clone()), why).await,
+        };
+        for nth in row.next..requests.len() {
+            let mut attempt = 0;
+            loop {
+                self.put(row.id, SendState::Sending, &paused).await;
+                let refused = match self.try_once(&requests, nth).await {
+                    Tried::Judged(Verdict::Done) => break,
+                    Tried::Judged(Verdict::Later(refused)) => refused,
+                    Tried::Judged(Verdict::Never(why)) => {
+                        return stopped(SendState::Failed(why.clone()), why).await;
+                    }
+                    Tried::Unknown(why) => return stopped(SendState::Unknown(why.clone()), why).await,
+                };
+                if clock::now().since(row.made) > LIFE {
+                    let why = format!("not within {} hours: {}", LIFE.as_secs() / 3600, refused.why);
+                    return stopped(SendState::Failed(why.clone()), why).await;
+                }
+                self.put(row.id, SendState::Waits(nth), &paused).await;
+                paused(&refused.why);
+                let pause = PAUSE.saturating_mul(2u32.saturating_pow(attempt)).min(PAUSE_MAX);
+                sleep(refused.after.unwrap_or(pause).max(pause)).await;
+                attempt += 1;
+            }
+            if nth + 1 < requests.len() {
+                self.put(row.id, SendState::Waits(nth + 1), &paused).await;
+            }
+        }
+        self.write(ChannelChange::Sent(row.id), &paused).await;
+        Fared::Sent
+    }
+
+    /// Sends something that nobody misses: it is tried once.
+    pub(super) async fn send_lightly(&self, requests: &Outgoing) {
+        for nth in 0..requests.len() {
+            if !matches!(self.try_once(requests, nth).await, Tried::Judged(Verdict::Done)) {
+                return;
+            }
+        }
+    }
+
+    async fn try_once(&self, requests: &Outgoing, nth: usize) -> Tried {
+        let never = |why| Tried::Judged(Verdict::Never(why));
+        let request = match requests.request(nth) {
+            Ok(request) => request,
+            Err(why) => return never(why),
+        };
+        let rights = match self.adapter.rights().await {
+            Ok(rights) => rights,
+            Err(why) => return Tried::Judged(Verdict::Later(Refused { why, after: None })),
+        };
+        let answered = async {
+            let opened = self.fetcher.open(&rights, request, Reach::Public).await;
+            match opened {
+                Ok(opened) => judged(opened, &rights).await,
+                Err(unanswered) => match unanswered.fate {
+                    Fate::Refused => never(unanswered.why),
+                    Fate::Unsent => {
+                        Tried::Judged(Verdict::Later(Refused { why: unanswered.why, after: None }))
+                    }
+                    Fate::Unknown => Tried::Unknown(unanswered.why),
+                },
+            }
+        };
+        let late = || Tried::Unknown(format!("no answer within {} s", ANSWER_MAX.as_secs()));
+        timeout(ANSWER_MAX, answered).await.unwrap_or_else(|_| late())
+    }
+
+    async fn put(&self, id: i64, state: SendState, paused: &impl Fn(&str)) {
+        self.write(ChannelChange::Send(id, state), paused).await;
+    }
+
+    /// Writes it down, however often that has to be tried: nothing goes on before it is.
+    async fn write(&self, change: ChannelChange, paused: &impl Fn(&str)) {
+        let mut pause = PAUSE;
+        loop {
+            let channel = self.adapter.channel.to_string();
+            let write = WriteChannel { channel, now: clock::now(), changes: vec![change.clone()] };
+            match ask(&self.store, write).await.flatten() {
+                Ok(()) => return,
+                Err(error) => paused(&error.message),
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+}
+
+/// What became of a request.
+enum Tried {
+    Judged(Verdict),
+    /// Whether it was carried out nobody knows, and why.
+    Unknown(String),
+}
+
+async fn judged(opened: Opened, rights: &Rights) -> Tried {
+    let Opened { mut response, .. } = opened;
+    let status = response.status().as_u16();
+    let after =
+        response.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let mut said = Vec::new();
+    // The status is the answer; what is said besides is read as far as it comes.
+    while let Some(Ok(piece)) = response.next().await {
+        said.extend_from_slice(&piece);
+        if said.len() >= SAID_BYTES_MAX {
+            said.truncate(SAID_BYTES_MAX);
+            break;
+        }
+    }
+    let shown = |why: String| rights.shown(why);
+    Tried::Judged(match verdict(status, after.as_deref(), &said) {
+        Verdict::Done => Verdict::Done,
+        Verdict::Later(refused) => Verdict::Later(Refused { why: shown(refused.why), ..refused }),
+        Verdict::Never(why) => Verdict::Never(shown(why)),
+    })
+}

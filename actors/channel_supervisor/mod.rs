@@ -1,0 +1,242 @@
+//! Who knows the channels: name to actor, starting anew what crashed, and going over to another configuration.
+//!
+//! What platforms send to `/webhook/NAME` finds its channel in [`Webhooks`], and asks nobody here.
+
+mod webhooks;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use actix::prelude::*;
+use clawmux_core::config::{self, ChannelMode};
+use clawmux_core::error::{Error, ErrorCode};
+use futures::future::join_all;
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::channel::{Channel, LetIn, ShutOut, Surroundings, Unsent};
+use crate::runtime::ask::ask;
+use crate::runtime::line::Begin;
+use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe};
+use crate::runtime::supervision::{Down, Guard, Restarts};
+
+pub use webhooks::{Delivered, Webhooks};
+
+use webhooks::{Door, Doors};
+
+/// Requests that wait in the mailbox.
+const MAILBOX: usize = 256;
+
+/// See the module.
+pub struct ChannelSupervisor {
+    around: Surroundings,
+    configured: Vec<config::Channel>,
+    /// None until sessions can be asked.
+    sessions: Option<Begin>,
+    channels: BTreeMap<String, Entry>,
+    shared: watch::Sender<Arc<Doors>>,
+    generation: u64,
+}
+
+struct Entry {
+    config: config::Channel,
+    to: Addr<Channel>,
+    generation: u64,
+    restarts: Restarts,
+}
+
+/// Goes over to these channels: those that are as they were go on.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub Vec<config::Channel>);
+
+/// Lets somebody in who was told this code; answered with who that is.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<String, Error>")]
+pub struct PairPeer {
+    /// The channel.
+    pub channel: String,
+    /// The code.
+    pub code: String,
+}
+
+/// Lets somebody in no more who was let in with a code.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct UnpairPeer {
+    /// The channel.
+    pub channel: String,
+    /// Who.
+    pub name: String,
+}
+
+/// What becomes of an answer that could not be sent.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct SettleUnsent {
+    /// The channel.
+    pub channel: String,
+    /// Which answer, and what becomes of it.
+    pub unsent: Unsent,
+}
+
+impl ChannelSupervisor {
+    /// For these channels, which are started once sessions can be asked.
+    pub fn new(configured: Vec<config::Channel>, around: Surroundings) -> Self {
+        Self {
+            around,
+            configured,
+            sessions: None,
+            channels: BTreeMap::new(),
+            shared: watch::Sender::default(),
+            generation: 0,
+        }
+    }
+
+    /// Where webhook requests find their channels, as they come and go.
+    pub fn webhooks(&self) -> Webhooks {
+        Webhooks::new(self.shared.subscribe(), self.around.tools.clone())
+    }
+
+    fn begin(&mut self, config: config::Channel, restarts: Restarts, ctx: &Context<Self>) {
+        let Some(sessions) = self.sessions.clone() else { return };
+        self.generation += 1;
+        let generation = self.generation;
+        let guard = Guard::new(config.name.as_str(), generation, ctx.address().recipient());
+        let to = Channel::new(config.clone(), self.around.clone(), sessions, guard).start();
+        self.channels.insert(config.name.clone(), Entry { config, to, generation, restarts });
+    }
+
+    fn share(&self) {
+        let door = |entry: &Entry| match &entry.config.mode {
+            ChannelMode::Poll(_) => None,
+            ChannelMode::Webhook(secret) => Some(Door {
+                to: entry.to.clone(),
+                adapter: entry.config.adapter.clone(),
+                secret: secret.clone(),
+            }),
+        };
+        let doors = self.channels.iter().filter_map(|(name, entry)| Some((name.clone(), door(entry)?)));
+        self.shared.send_replace(Arc::new(doors.collect()));
+    }
+
+    fn named(&self, name: &str) -> Result<Addr<Channel>, Error> {
+        let known = self.channels.get(name).map(|entry| entry.to.clone());
+        known.ok_or_else(|| {
+            let names: Vec<&str> = self.channels.keys().map(String::as_str).collect();
+            let there = match names.is_empty() {
+                true => "none is configured".to_owned(),
+                false => format!("there are: {}", names.join(", ")),
+            };
+            ErrorCode::NotFound.error(format!("there is no channel {name:?}; {there}"))
+        })
+    }
+}
+
+impl Actor for ChannelSupervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+/// From here on channels prompt; what waits in them goes on.
+impl Handler<Begin> for ChannelSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, begin: Begin, ctx: &mut Self::Context) {
+        self.sessions = Some(begin);
+        for config in std::mem::take(&mut self.configured) {
+            self.begin(config, Restarts::default(), ctx);
+        }
+        self.share();
+    }
+}
+
+impl Handler<Reconfigure> for ChannelSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Reconfigure(configured): Reconfigure, ctx: &mut Self::Context) {
+        // One that goes ends with its address; what waits in the store is gone on with by the next of its name.
+        self.channels.retain(|_, entry| configured.contains(&entry.config));
+        for config in configured {
+            if !self.channels.contains_key(&config.name) {
+                self.begin(config, Restarts::default(), ctx);
+            }
+        }
+        self.share();
+    }
+}
+
+impl Handler<PairPeer> for ChannelSupervisor {
+    type Result = ResponseFuture<Result<String, Error>>;
+
+    fn handle(&mut self, PairPeer { channel, code }: PairPeer, _: &mut Self::Context) -> Self::Result {
+        let to = self.named(&channel);
+        Box::pin(async move { ask(&to?, LetIn(code)).await? })
+    }
+}
+
+impl Handler<UnpairPeer> for ChannelSupervisor {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, UnpairPeer { channel, name }: UnpairPeer, _: &mut Self::Context) -> Self::Result {
+        let to = self.named(&channel);
+        Box::pin(async move { ask(&to?, ShutOut(name)).await? })
+    }
+}
+
+impl Handler<SettleUnsent> for ChannelSupervisor {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(
+        &mut self,
+        SettleUnsent { channel, unsent }: SettleUnsent,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        let to = self.named(&channel);
+        Box::pin(async move { ask(&to?, unsent).await? })
+    }
+}
+
+impl Handler<Down> for ChannelSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, down: Down, ctx: &mut Self::Context) {
+        // One that was taken away is not in the table any more, or a later start is.
+        let Some(entry) = self.channels.get_mut(&down.name) else { return };
+        if entry.generation != down.generation {
+            return;
+        }
+        if entry.restarts.allow(Instant::now()) {
+            tracing::error!(channel = %down.name, panicked = down.panicked, "channel: its actor stopped: restarting it");
+            let (config, restarts) = (entry.config.clone(), std::mem::take(&mut entry.restarts));
+            self.begin(config, restarts, ctx);
+            self.share();
+        } else {
+            tracing::error!(channel = %down.name, "channel: its actor crashed too often: it is out of order");
+        }
+    }
+}
+
+impl Handler<Observe> for ChannelSupervisor {
+    type Result = ResponseFuture<Observed>;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
+        let restarts: u64 = self.channels.values().map(|entry| entry.restarts.total()).sum();
+        let state = json!({ "channels": self.channels.len(), "restarts_total": restarts });
+        let observed = Observed::leaf("channel supervisor", state);
+        let asked = self.channels.iter().map(|(name, entry)| {
+            let (name, to) = (name.clone(), entry.to.clone());
+            async move {
+                let mut child = observe(format!("channel {name}"), to, TIMEOUT).await;
+                child.state["channel"] = name.into();
+                child
+            }
+        });
+        let asked = join_all(asked);
+        Box::pin(async move { observed.with_children(asked.await) })
+    }
+}
