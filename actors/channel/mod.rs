@@ -53,7 +53,7 @@ use crate::session::AgentConfigs;
 use crate::store::{ChannelChange, ChannelState, OutboxRow, ReadChannel, SendState, Store, WriteChannel};
 
 use adapter::Adapter;
-use sending::{Fared, Sender};
+use sending::{Fared, Flights, Sender};
 
 /// Conversations that are answered at once.
 const RUNNING_MAX: usize = 64;
@@ -82,6 +82,10 @@ const POLL_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How often a platform is told that an answer is under way, and how many times at most.
 const TYPING: Duration = Duration::from_secs(5);
 const TYPING_MAX: usize = 120;
+
+/// How long requests that are on their way may take when the daemon stops, and how often that is looked at.
+const LAND_MAX: Duration = Duration::from_secs(8);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// How long an image may take.
 const IMAGE_MAX: Duration = Duration::from_secs(60);
@@ -154,6 +158,11 @@ pub struct Channel {
     /// Answers that wait, by conversation.
     outbox: BTreeMap<String, VecDeque<OutboxRow>>,
     sending: HashSet<String>,
+    flights: Flights,
+    /// Whether anything new is begun.
+    is_open: bool,
+    /// Which round of questions to the platform goes on: an earlier one ends.
+    round: u64,
     /// Answers that could not be sent, by number.
     unsent: BTreeMap<i64, OutboxRow>,
     figures: Figures,
@@ -209,6 +218,9 @@ impl Channel {
             running: HashMap::new(),
             outbox: BTreeMap::new(),
             sending: HashSet::new(),
+            flights: Flights::default(),
+            is_open: true,
+            round: 0,
             unsent: BTreeMap::new(),
             figures: Figures::default(),
             _guard: guard,
@@ -231,6 +243,7 @@ impl Channel {
             adapter: self.adapter(),
             fetcher: self.around.fetcher.clone(),
             store: self.around.store.clone(),
+            flights: self.flights.clone(),
         }
     }
 
@@ -327,7 +340,7 @@ impl Channel {
 
     /// Has the adapter read what its platform said, in order.
     fn parse_next(&mut self, ctx: &mut Context<Self>) {
-        if self.is_parsing {
+        if self.is_parsing || !self.is_open {
             return;
         }
         let Some((id, body)) = self.raw.pop_front() else { return };
@@ -403,7 +416,7 @@ impl Channel {
 
     /// Prompts for the next message of each conversation that is not being answered.
     fn run_next(&mut self, ctx: &mut Context<Self>) {
-        let room = RUNNING_MAX.saturating_sub(self.running.len());
+        let room = if self.is_open { RUNNING_MAX.saturating_sub(self.running.len()) } else { 0 };
         let is_idle = |conversation: &&String| !self.running.contains_key(*conversation);
         let next: Vec<String> = self.messages.keys().filter(is_idle).take(room).cloned().collect();
         for conversation in next {
@@ -593,7 +606,7 @@ impl Channel {
 
     /// Sends the next answer of each conversation.
     fn send_next(&mut self, ctx: &mut Context<Self>) {
-        let room = SENDING_MAX.saturating_sub(self.sending.len());
+        let room = if self.is_open { SENDING_MAX.saturating_sub(self.sending.len()) } else { 0 };
         let is_idle = |conversation: &&String| !self.sending.contains(*conversation);
         let next: Vec<String> = self.outbox.keys().filter(is_idle).take(room).cloned().collect();
         for conversation in next {
@@ -626,8 +639,11 @@ impl Channel {
     }
 
     /// Asks the platform for what it has to say, again and again.
-    fn poll(&mut self, failures: u32, ctx: &mut Context<Self>) {
+    fn poll(&mut self, round: u64, failures: u32, ctx: &mut Context<Self>) {
         let ChannelMode::Poll(interval) = self.config.mode else { return };
+        if round != self.round || !self.is_open {
+            return;
+        }
         let (adapter, cursor) = (self.adapter(), self.cursor.clone());
         let (store, channel) = (self.around.store.clone(), self.config.name.clone());
         let polled = async move {
@@ -646,13 +662,17 @@ impl Channel {
             Ok((has_news, Some(next)))
         };
         ctx.spawn(polled.into_actor(self).map(move |polled: Result<_, String>, channel, ctx| {
+            if round != channel.round {
+                // What it has brought is in the store; the next round reads from there how far it got.
+                return channel.refill(ctx);
+            }
             let pause = match polled {
                 Ok((has_news, cursor)) => {
                     channel.cursor = cursor;
                     if has_news {
                         channel.refill(ctx);
                     }
-                    ctx.run_later(interval, |channel, ctx| channel.poll(0, ctx));
+                    ctx.run_later(interval, move |channel, ctx| channel.poll(round, 0, ctx));
                     return;
                 }
                 Err(why) => {
@@ -664,7 +684,7 @@ impl Channel {
                     (interval * 2u32.saturating_pow(failures.min(10))).clamp(interval, POLL_PAUSE_MAX.max(interval))
                 }
             };
-            ctx.run_later(pause, move |channel, ctx| channel.poll(failures.saturating_add(1), ctx));
+            ctx.run_later(pause, move |channel, ctx| channel.poll(round, failures.saturating_add(1), ctx));
         }));
     }
 }
@@ -720,7 +740,7 @@ impl Actor for Channel {
         ctx.set_mailbox_capacity(MAILBOX);
         self.refill(ctx);
         // Once it is known how far it had asked.
-        ctx.run_later(RETRY, |channel, ctx| channel.begin_polling(ctx));
+        ctx.run_later(RETRY, |channel, ctx| channel.begin_polling(0, ctx));
         ctx.run_interval(LAG_CHECK, |channel, ctx| {
             if channel.line.is_lagging() {
                 tracing::warn!(channel = %channel.config.name, "the channel fell behind: it reads its runs again from the store");
@@ -735,12 +755,59 @@ impl Actor for Channel {
 }
 
 impl Channel {
-    fn begin_polling(&mut self, ctx: &mut Context<Self>) {
-        if self.is_reading {
-            ctx.run_later(RETRY, |channel, ctx| channel.begin_polling(ctx));
+    fn begin_polling(&mut self, round: u64, ctx: &mut Context<Self>) {
+        if round == self.round && self.is_reading {
+            ctx.run_later(RETRY, move |channel, ctx| channel.begin_polling(round, ctx));
         } else {
-            self.poll(0, ctx);
+            self.poll(round, 0, ctx);
         }
+    }
+}
+
+/// From now on the channel is like this; none = nothing new is begun until it is there again. What is under way
+/// goes on.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Configure(pub Option<config::Channel>);
+
+/// Nothing new is begun any more; answered when of every request that went it is written down what became of it,
+/// or after a while.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Land;
+
+impl Handler<Configure> for Channel {
+    type Result = ();
+
+    fn handle(&mut self, Configure(config): Configure, ctx: &mut Self::Context) {
+        self.round += 1;
+        self.is_open = config.is_some();
+        let Some(config) = config else { return };
+        self.admission.allow.clone_from(&config.allow);
+        self.admission.is_pairing = config.is_pairing;
+        self.config = config;
+        self.refill(ctx);
+        let round = self.round;
+        ctx.run_later(RETRY, move |channel, ctx| channel.begin_polling(round, ctx));
+    }
+}
+
+impl Handler<Land> for Channel {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: Land, _: &mut Self::Context) -> Self::Result {
+        self.round += 1;
+        self.is_open = false;
+        self.flights.ground(true);
+        let flights = self.flights.clone();
+        Box::pin(async move {
+            let over = async {
+                while !flights.are_over() {
+                    sleep(LOOK).await;
+                }
+            };
+            let _ = timeout(LAND_MAX, over).await;
+        })
     }
 }
 

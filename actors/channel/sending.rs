@@ -11,6 +11,8 @@
 //! Before a request goes it is written down that it does. So one that a crash, a stall or a cut connection
 //! leaves without an answer is never sent again: it is told to operators instead.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix::Addr;
@@ -37,6 +39,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
+/// How soon it is noticed that requests may go again.
+const GROUNDED: Duration = Duration::from_millis(200);
+
 /// An answer that can't be sent for so long has failed.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
@@ -55,6 +60,49 @@ pub(super) struct Sender {
     pub(super) adapter: Adapter,
     pub(super) fetcher: Fetcher,
     pub(super) store: Addr<Store>,
+    pub(super) flights: Flights,
+}
+
+/// Requests that are on their way, for who wants to stop where it is known what became of each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flights(Arc<InFlight>);
+
+#[derive(Debug, Default)]
+struct InFlight {
+    /// Requests that were written down as being sent, and nothing after that.
+    open: AtomicUsize,
+    /// Whether no more of them go.
+    is_grounded: AtomicBool,
+}
+
+impl Flights {
+    /// No more requests go, or they do again.
+    pub(super) fn ground(&self, is_grounded: bool) {
+        self.0.is_grounded.store(is_grounded, Relaxed);
+    }
+
+    /// Whether of every request it is written down what became of it.
+    pub(super) fn are_over(&self) -> bool {
+        self.0.open.load(Relaxed) == 0
+    }
+
+    /// Waits until a request may go.
+    async fn take_off(&self) -> Flight {
+        while self.0.is_grounded.load(Relaxed) {
+            sleep(GROUNDED).await;
+        }
+        self.0.open.fetch_add(1, Relaxed);
+        Flight(Arc::clone(&self.0))
+    }
+}
+
+/// A request on its way.
+struct Flight(Arc<InFlight>);
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Sender {
@@ -71,9 +119,18 @@ impl Sender {
         for nth in row.next..requests.len() {
             let mut attempt = 0;
             loop {
+                let flight = self.flights.take_off().await;
                 self.put(row.id, SendState::Sending, &paused).await;
                 let refused = match self.try_once(&requests, nth).await {
-                    Tried::Judged(Verdict::Done) => break,
+                    Tried::Judged(Verdict::Done) => {
+                        let is_last = nth + 1 == requests.len();
+                        let done = match is_last {
+                            true => ChannelChange::Sent(row.id),
+                            false => ChannelChange::Send(row.id, SendState::Waits(nth + 1)),
+                        };
+                        self.write(done, &paused).await;
+                        break;
+                    }
                     Tried::Judged(Verdict::Later(refused)) => refused,
                     Tried::Judged(Verdict::Never(why)) => {
                         return stopped(SendState::Failed(why.clone()), why).await;
@@ -85,16 +142,16 @@ impl Sender {
                     return stopped(SendState::Failed(why.clone()), why).await;
                 }
                 self.put(row.id, SendState::Waits(nth), &paused).await;
+                drop(flight);
                 paused(&refused.why);
                 let pause = PAUSE.saturating_mul(2u32.saturating_pow(attempt)).min(PAUSE_MAX);
                 sleep(refused.after.unwrap_or(pause).max(pause)).await;
                 attempt += 1;
             }
-            if nth + 1 < requests.len() {
-                self.put(row.id, SendState::Waits(nth + 1), &paused).await;
-            }
         }
-        self.write(ChannelChange::Sent(row.id), &paused).await;
+        if row.next >= requests.len() {
+            self.write(ChannelChange::Sent(row.id), &paused).await;
+        }
         Fared::Sent
     }
 

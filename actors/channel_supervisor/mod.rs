@@ -15,7 +15,7 @@ use futures::future::join_all;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::channel::{Channel, LetIn, ShutOut, Surroundings, Unsent};
+use crate::channel::{Channel, Configure, Land, LetIn, ShutOut, Surroundings, Unsent};
 use crate::runtime::ask::ask;
 use crate::runtime::line::Begin;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe};
@@ -41,6 +41,8 @@ pub struct ChannelSupervisor {
 
 struct Entry {
     config: config::Channel,
+    /// Whether the configuration has it: one that it has no more begins nothing.
+    is_configured: bool,
     to: Addr<Channel>,
     generation: u64,
     restarts: Restarts,
@@ -105,7 +107,8 @@ impl ChannelSupervisor {
         let generation = self.generation;
         let guard = Guard::new(config.name.as_str(), generation, ctx.address().recipient());
         let to = Channel::new(config.clone(), self.around.clone(), sessions, guard).start();
-        self.channels.insert(config.name.clone(), Entry { config, to, generation, restarts });
+        let entry = Entry { config, is_configured: true, to, generation, restarts };
+        self.channels.insert(entry.config.name.clone(), entry);
     }
 
     fn share(&self) {
@@ -117,7 +120,8 @@ impl ChannelSupervisor {
                 secret: secret.clone(),
             }),
         };
-        let doors = self.channels.iter().filter_map(|(name, entry)| Some((name.clone(), door(entry)?)));
+        let there = self.channels.iter().filter(|(_, entry)| entry.is_configured);
+        let doors = there.filter_map(|(name, entry)| Some((name.clone(), door(entry)?)));
         self.shared.send_replace(Arc::new(doors.collect()));
     }
 
@@ -159,8 +163,19 @@ impl Handler<Reconfigure> for ChannelSupervisor {
     type Result = ();
 
     fn handle(&mut self, Reconfigure(configured): Reconfigure, ctx: &mut Self::Context) {
-        // One that goes ends with its address; what waits in the store is gone on with by the next of its name.
-        self.channels.retain(|_, entry| configured.contains(&entry.config));
+        // An actor stays that was there once: two of one channel would send everything twice.
+        for entry in self.channels.values_mut() {
+            let now = configured.iter().find(|config| config.name == entry.config.name);
+            if now == Some(&entry.config) && entry.is_configured {
+                continue;
+            }
+            entry.is_configured = now.is_some();
+            if let Some(now) = now {
+                entry.config = now.clone();
+            }
+            // One that is gone is started anew as it is configured now.
+            let _ = entry.to.try_send(Configure(now.cloned()));
+        }
         for config in configured {
             if !self.channels.contains_key(&config.name) {
                 self.begin(config, Restarts::default(), ctx);
@@ -201,6 +216,22 @@ impl Handler<SettleUnsent> for ChannelSupervisor {
     }
 }
 
+/// Nothing new is begun any more; answered when of every request it is written down what became of it.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct LandAll;
+
+impl Handler<LandAll> for ChannelSupervisor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: LandAll, _: &mut Self::Context) -> Self::Result {
+        let all: Vec<Addr<Channel>> = self.channels.values().map(|entry| entry.to.clone()).collect();
+        Box::pin(async move {
+            join_all(all.iter().map(|to| to.send(Land))).await;
+        })
+    }
+}
+
 impl Handler<Down> for ChannelSupervisor {
     type Result = ();
 
@@ -208,6 +239,10 @@ impl Handler<Down> for ChannelSupervisor {
         // One that was taken away is not in the table any more, or a later start is.
         let Some(entry) = self.channels.get_mut(&down.name) else { return };
         if entry.generation != down.generation {
+            return;
+        }
+        if !entry.is_configured {
+            self.channels.remove(&down.name);
             return;
         }
         if entry.restarts.allow(Instant::now()) {
@@ -228,7 +263,8 @@ impl Handler<Observe> for ChannelSupervisor {
         let restarts: u64 = self.channels.values().map(|entry| entry.restarts.total()).sum();
         let state = json!({ "channels": self.channels.len(), "restarts_total": restarts });
         let observed = Observed::leaf("channel supervisor", state);
-        let asked = self.channels.iter().map(|(name, entry)| {
+        let there = self.channels.iter().filter(|(_, entry)| entry.is_configured);
+        let asked = there.map(|(name, entry)| {
             let (name, to) = (name.clone(), entry.to.clone());
             async move {
                 let mut child = observe(format!("channel {name}"), to, TIMEOUT).await;

@@ -48,7 +48,7 @@ use tokio::sync::oneshot;
 
 use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
 use crate::channel;
-use crate::channel_supervisor::ChannelSupervisor;
+use crate::channel_supervisor::{ChannelSupervisor, LandAll};
 use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
 use crate::connection::rates::Rates;
 use crate::connection::{Services, Terms};
@@ -744,6 +744,7 @@ impl Handler<Stop> for Gateway {
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
         let (scheduler, mcp) = (self.scheduler.clone(), self.mcp.clone());
+        let channels = self.channels.clone();
         let claims = std::mem::take(&mut self.claims);
         Box::pin(async move {
             let _ = ask(&scheduler, TakeFirings(false)).await;
@@ -757,6 +758,7 @@ impl Handler<Stop> for Gateway {
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
+                let _ = channels.send(LandAll).await;
                 let _ = mcp.send(EndAll).await;
                 let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {

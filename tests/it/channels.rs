@@ -348,6 +348,56 @@ fn nothing_is_lost_or_doubled_over_kills() {
 }
 
 #[test]
+fn a_reload_and_a_stop_wait_for_what_is_on_its_way() {
+    let platform = Platform::start();
+    let (went, is_there) = std::sync::mpsc::channel();
+    platform.will(move |request| {
+        if request.path.ends_with("/sendMessage") {
+            went.send(()).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(700));
+        }
+        Some((200, "", r#"{"ok":true}"#.to_owned()))
+    });
+    let mut daemon = start(&telegram(&platform, "allow = [\"42\"]"));
+    let path = daemon.home().join("gateway.toml");
+    let before = std::fs::read_to_string(&path).unwrap();
+    for (nth, how) in ["reload", "stop", "removed", "there again"].into_iter().enumerate() {
+        let (nth, word) = (nth as i64 + 1, how.replace(' ', "-"));
+        platform.update(said(nth, 42, &format!("/tool echo {{\"text\":\"{word}\"}}")));
+        if how != "removed" {
+            is_there.recv_timeout(crate::support::TIMEOUT).expect("an answer on its way");
+        }
+        match how {
+            "reload" => {
+                std::fs::write(&path, before.replace("[\"42\"]", "[\"42\", \"43\"]")).unwrap();
+                daemon.stdout_of(&["config", "reload"]);
+            }
+            "stop" => {
+                daemon = daemon.restart();
+                let without = before.split("[channels").next().unwrap().to_owned();
+                std::fs::write(daemon.home().join("gateway.toml"), without).unwrap();
+                daemon.stdout_of(&["config", "reload"]);
+                assert_eq!(daemon.rows_of(&["channels"]), Vec::<Value>::new());
+            }
+            "removed" => {
+                std::fs::write(daemon.home().join("gateway.toml"), &before).unwrap();
+                daemon.stdout_of(&["config", "reload"]);
+                is_there.recv_timeout(crate::support::TIMEOUT).expect("an answer on its way");
+            }
+            _ => {}
+        }
+    }
+    eventually("all to be sent", || {
+        platform.texts("/sendMessage").len() >= 4 && channel(&daemon, "telegram")["outbox"] == 0
+    });
+    let texts = platform.texts("/sendMessage");
+    for word in ["reload", "stop", "removed", "there-again"] {
+        assert_eq!(texts.iter().filter(|text| text.contains(word)).count(), 1, "{word}: {texts:?}");
+    }
+    assert_eq!(channel(&daemon, "telegram")["unsent"], json!([]));
+}
+
+#[test]
 fn strangers_are_let_in_by_a_code() {
     let platform = Platform::start();
     let daemon = start(&telegram(&platform, "pairing = \"code\""));

@@ -121,10 +121,7 @@ fn incoming(raw: &str) -> Result<Option<Message>, String> {
         // A mention comes as a message as well, with the same time.
         id: format!("{channel}:{ts}"),
         sender: Sender { id: user.into() },
-        context: Context {
-            channel: channel.into(),
-            thread: thread.map(Into::into),
-        },
+        context: Context { channel: channel.into(), thread: thread.map(Into::into) },
         attachments,
     }))
 }
@@ -379,7 +376,7 @@ mod tests {
         let text = "<@U0LAN0Z89> is it everything a river should be?";
         let mention = json!({ "type": "app_mention", "user": "U061F7AUR", "text": text,
             "ts": "1515449522.000016", "channel": "C123ABC456", "event_ts": "1515449522000016" });
-        let expected = json!({ "content": "is it everything a river should be?", "peer": "C123ABC456",
+        let expected = json!({ "content": "is it everything a river should be?", "peer": "C123ABC456/1515449522.000016",
             "team": "T123ABC456", "id": "C123ABC456:1515449522.000016", "sender": { "id": "U061F7AUR" },
             "context": { "channel": "C123ABC456", "thread": "1515449522.000016" } });
         assert_eq!(parsed(mention), expected);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::credentials::Secrets;
 use super::section::{Report, Section};
 use super::{Channel, ChannelMode};
+use crate::access::authority::SECRET_CHARS_MIN;
 use crate::channel::NAME_BYTES_MAX;
 use crate::ids::PluginName;
 
@@ -46,6 +47,13 @@ fn channel(name: String, mut s: Section, r: &mut Report, secrets: &mut Secrets<'
             Some(ChannelMode::Poll(Duration::from_millis(interval)))
         }
         (false, Some(secret)) => {
+            let chars = secret.expose().chars().count();
+            if chars < SECRET_CHARS_MIN {
+                let why = format!(
+                    "channels.{name}: the secret has {chars} characters and can be guessed: use at least {SECRET_CHARS_MIN}"
+                );
+                r.complain(&s.origin("secret_env"), why);
+            }
             if s.has("poll_interval_ms") {
                 let why = format!("channels.{name}.poll_interval_ms: it is for mode = \"poll\"");
                 r.complain(&s.origin("poll_interval_ms"), why);

@@ -103,7 +103,11 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
     let text = sample_with_examples();
     // `token_file` beside `token_env` stands for "instead of".
     let given = Given {
-        env: vec![("CI_KEY", "key"), ("GITHUB_TOKEN", "token"), ("TELEGRAM_WEBHOOK_SECRET", "secret")],
+        env: vec![
+            ("CI_KEY", "key"),
+            ("GITHUB_TOKEN", "token"),
+            ("TELEGRAM_WEBHOOK_SECRET", "a-secret-of-telegram"),
+        ],
         ..toml(&text)
     };
     let (_, report) = given.read().unwrap_or_else(|complaints| panic!("{}", lines(&complaints).join("\n")));
@@ -1061,10 +1065,11 @@ pairing = "code"
 value_env = "TG"
 place = "path"
 "#;
-    let config = Given { env: vec![("OPS", "s3cret-ops"), ("TG", "123:abc")], ..toml(text) }.config();
+    let config =
+        Given { env: vec![("OPS", "s3cret-of-the-ops-room"), ("TG", "123:abc")], ..toml(text) }.config();
     let [ops, telegram] = &config.channels[..] else { panic!("{:?}", config.channels) };
     assert_eq!((ops.adapter.as_str(), ops.is_pairing, ops.allow.len()), ("webhook", true, 0));
-    assert!(matches!(&ops.mode, ChannelMode::Webhook(secret) if secret.expose() == "s3cret-ops"));
+    assert!(matches!(&ops.mode, ChannelMode::Webhook(secret) if secret.expose() == "s3cret-of-the-ops-room"));
     assert_eq!(
         (telegram.adapter.as_str(), telegram.allow.as_slice()),
         ("telegram", &["1".into(), "2".into()][..])
@@ -1080,6 +1085,7 @@ fn channels_that_make_no_sense_are_named() {
     for (text, says) in [
         ("[channels.webhook]", "channels.webhook: secret_env or secret_file must say"),
         ("[channels.webhook]\nsecret_env = \"NOWHERE\"", "NOWHERE is not set"),
+        ("[channels.webhook]\nsecret_env = \"SHORT\"", "6 characters and can be guessed"),
         ("[channels.telegram]\nmode = \"poll\"\nsecret_env = \"HERE\"", "a secret is for webhooks"),
         ("[channels.webhook]\nsecret_env = \"HERE\"\npoll_interval_ms = 500", "it is for mode = \"poll\""),
         (
@@ -1094,7 +1100,9 @@ fn channels_that_make_no_sense_are_named() {
         ("[channels.telegram]\nmode = \"poll\"\ncolour = 1", "channels.telegram.colour: unknown key"),
         ("[agents.main]\ntools = [\"telegram\"]", "is the adapter of a channel, not a tool"),
     ] {
-        let complaints = Given { env: vec![("HERE", "s3cret-here")], ..toml(text) }.complaints();
+        let complaints =
+            Given { env: vec![("HERE", "s3cret-that-is-here"), ("SHORT", "s3cret")], ..toml(text) }
+                .complaints();
         assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");
     }
 }
