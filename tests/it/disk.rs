@@ -367,7 +367,7 @@ fn a_limit_on_file_sizes_is_a_full_disk_and_not_the_end() {
     needs!("prlimit");
     let mut daemon = Started::with(
         // In blocks of 512 or 1024 bytes, as the shell has it.
-        "ulimit -S -f 1600; exec $CLAWMUX --home $HOME serve --listen 127.0.0.1:0 2>$HOME/daemon.log",
+        "ulimit -S -f 2400; exec $CLAWMUX --home $HOME serve --listen 127.0.0.1:0 2>$HOME/daemon.log",
     );
     let mut client = Client::connect(daemon.address);
     send(&mut client, "ada", "what is a walrus?", "k");
