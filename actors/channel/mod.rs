@@ -626,11 +626,13 @@ impl Channel {
                 channel.sending.remove(&conversation);
                 match fared {
                     Fared::Sent => channel.figures.sent += 1,
-                    Fared::Stopped(why) => {
-                        channel.note(&why);
-                        let (name, answer) = (channel.config.name.as_str(), row.id);
-                        tracing::warn!(channel = %name, answer, error = ?shortened(&why), "an answer was not sent");
-                        channel.unsent.insert(row.id, OutboxRow { state: SendState::Failed(why), ..row });
+                    Fared::Stopped(next, state) => {
+                        if let SendState::Failed(why) | SendState::Unknown(why) = &state {
+                            channel.note(why);
+                            let (name, answer) = (channel.config.name.as_str(), row.id);
+                            tracing::warn!(channel = %name, answer, error = ?shortened(why), "an answer was not sent");
+                        }
+                        channel.unsent.insert(row.id, OutboxRow { next, state, ..row });
                     }
                 }
                 channel.send_next(ctx);

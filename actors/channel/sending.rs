@@ -50,8 +50,8 @@ const LIFE: Duration = Duration::from_secs(24 * 3600);
 pub(super) enum Fared {
     /// It is sent.
     Sent,
-    /// A request of it was not carried out, or nobody knows whether it was, and why.
-    Stopped(String),
+    /// So many of its requests were carried out. The next one was not, or nobody knows, and why.
+    Stopped(usize, SendState),
 }
 
 /// What it takes to send answers.
@@ -108,13 +108,13 @@ impl Drop for Flight {
 impl Sender {
     /// Sends an answer; takes as long as it takes. `paused` is told why it has to wait.
     pub(super) async fn send(&self, row: OutboxRow, paused: impl Fn(&str)) -> Fared {
-        let stopped = async |state: SendState, why: String| {
-            self.put(row.id, state, &paused).await;
-            Fared::Stopped(why)
+        let stopped = async |next: usize, state: SendState| {
+            self.put(row.id, state.clone(), &paused).await;
+            Fared::Stopped(next, state)
         };
         let requests = match Outgoing::from_json(&row.requests) {
             Ok(requests) => requests,
-            Err(why) => return stopped(SendState::Failed(why.clone()), why).await,
+            Err(why) => return stopped(row.next, SendState::Failed(why)).await,
         };
         for nth in row.next..requests.len() {
             let mut attempt = 0;
@@ -133,13 +133,13 @@ impl Sender {
                     }
                     Tried::Judged(Verdict::Later(refused)) => refused,
                     Tried::Judged(Verdict::Never(why)) => {
-                        return stopped(SendState::Failed(why.clone()), why).await;
+                        return stopped(nth, SendState::Failed(why)).await;
                     }
-                    Tried::Unknown(why) => return stopped(SendState::Unknown(why.clone()), why).await,
+                    Tried::Unknown(why) => return stopped(nth, SendState::Unknown(why)).await,
                 };
                 if clock::now().since(row.made) > LIFE {
                     let why = format!("not within {} hours: {}", LIFE.as_secs() / 3600, refused.why);
-                    return stopped(SendState::Failed(why.clone()), why).await;
+                    return stopped(nth, SendState::Failed(why)).await;
                 }
                 self.put(row.id, SendState::Waits(nth), &paused).await;
                 drop(flight);

@@ -298,6 +298,37 @@ fn what_may_have_arrived_is_never_sent_twice() {
 }
 
 #[test]
+fn what_of_an_answer_was_sent_is_not_sent_again_with_the_rest() {
+    let platform = Platform::start();
+    let (sent, is_refusing) = (Mutex::new(0), Arc::new(Mutex::new(true)));
+    let refusing = is_refusing.clone();
+    platform.will(move |request| {
+        if request.path.ends_with("/sendMessage") && *refusing.lock().unwrap() {
+            let mut sent = sent.lock().unwrap();
+            *sent += 1;
+            // The second part is taken, and the connection cut before an answer.
+            if *sent == 2 {
+                return None;
+            }
+        }
+        Some((200, "", r#"{"ok":true}"#.to_owned()))
+    });
+    let upstream = Upstream::start();
+    let daemon = start(&(telegram(&platform, "allow = [\"*\"]") + &on(&upstream)));
+    upstream.then(Turn::Say(vec!["long words ".repeat(600)]));
+    platform.update(said(1, 42, "tell me much"));
+    let unsent = || channel(&daemon, "telegram")["unsent"].as_array().unwrap().clone();
+    eventually("it to be given up", || unsent().len() == 1);
+    assert_eq!(unsent()[0]["state"], "unknown", "also before a restart");
+    *is_refusing.lock().unwrap() = false;
+    daemon.stdout_of(&["channel", "resend", "telegram", &unsent()[0]["answer"].to_string()]);
+    eventually("the rest to be sent", || channel(&daemon, "telegram")["sent"] == 1);
+    let texts = platform.texts("/sendMessage");
+    assert_eq!(texts.iter().filter(|text| **text == texts[0]).count(), 1, "the first part went once");
+    assert_eq!(texts[1], texts[2], "the second was sent again, as the operator said");
+}
+
+#[test]
 fn nothing_is_lost_or_doubled_over_kills() {
     const MESSAGES: i64 = 30;
     let platform = Platform::start();
