@@ -252,7 +252,8 @@ impl RunStream {
     /// The client knows what it said so far: it was told nothing else of it, or that stays.
     pub(super) fn is_known(&mut self, known: &UnderWay) {
         self.call(wire_run(&known.run, known.idempotency_key.as_deref()));
-        if self.told_at > 0 {
+        // Of what a restart made void it knows too, and that is yet to be replaced.
+        if self.told_at > 0 || self.is_replaced {
             return;
         }
         let said = Said::up_to(known);
