@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clawmux_core::config::catalog::Catalog;
 use clawmux_core::config::{Agent, Approval, Config};
-use clawmux_core::conversation::approval::Toolbox;
+use clawmux_core::conversation::approval::{Rule, Toolbox};
 use clawmux_core::conversation::router::Router;
 use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::error::{Error, ErrorCode};
@@ -42,6 +42,8 @@ pub struct Profile {
     pub gated: Vec<PluginName>,
     /// For how long they do.
     pub approval_timeout: Duration,
+    /// Which of its calls do besides, and which do not.
+    pub approval_rules: Arc<[Rule]>,
     /// The commands of nodes it is offered as tools, while their node is connected.
     pub node_tools: Vec<NodeTool>,
     /// The tools of MCP servers it is offered, while their server is there.
@@ -59,7 +61,8 @@ impl Profile {
         let offered = self.plugins().cloned().chain(nodes).chain(mcp).chain(built_in).collect();
         let is_plugin = |tool: &&PluginName| tool.as_str() != messenger::NAME;
         let gated = self.gated.iter().filter(is_plugin).cloned().collect();
-        Toolbox { offered, gated, timeout: self.approval_timeout }
+        let rules = Arc::clone(&self.approval_rules);
+        Toolbox { offered, gated, rules, timeout: self.approval_timeout }
     }
 
     /// The plugins it may call: none takes the name of a tool that is built in.
@@ -145,6 +148,7 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
         tools: agent.tools.clone(),
         gated: agent.tools.iter().filter(is_gated).cloned().chain(gated_mcp).collect(),
         approval_timeout: config.approvals.timeout,
+        approval_rules: config.approvals.rules.clone().into(),
         node_tools: agent.node_tools.clone(),
         mcp_tools: agent.mcp_tools.clone(),
         context_tokens: config.memory.context_tokens,

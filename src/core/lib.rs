@@ -32,6 +32,7 @@ pub mod conversation;
 pub mod daemon;
 pub mod dialect;
 pub mod error;
+pub mod glob;
 pub mod hex;
 pub mod ids;
 pub mod limits;

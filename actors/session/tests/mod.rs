@@ -138,6 +138,7 @@ impl World {
             tools: vec!["echo".into()],
             gated: Vec::new(),
             approval_timeout: Duration::from_secs(60),
+            approval_rules: Arc::default(),
             node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
             mcp_tools: Vec::new(),
             context_tokens: 5000,

@@ -14,7 +14,7 @@ use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Approvals, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Scheduler, Store, Xeno,
+    Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Scheduler, Store, Xeno, approvals,
     channels, credentials, mcp, models, plugins,
 };
 use crate::access::authority::Authority;
@@ -188,9 +188,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
 
     let sandbox = plugins::sandbox(root.section(r, "sandbox"), r);
 
-    let mut section = root.section(r, "approvals");
-    let approvals = Approvals { timeout: section.millis(r, "timeout_ms", 120_000) };
-    section.finish(r);
+    let approvals = approvals::approvals(root.section(r, "approvals"), r);
 
     let mut section = root.section(r, "budgets");
     let budgets = Budgets {

@@ -9,6 +9,7 @@
 pub mod catalog;
 pub mod offer;
 
+mod approvals;
 mod channels;
 mod credentials;
 mod document;
@@ -47,6 +48,7 @@ use std::time::Duration;
 
 use crate::access::Secret;
 use crate::access::auth::Auth;
+use crate::conversation::approval::Rule;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
 use crate::ids::{AgentId, PluginName};
@@ -299,10 +301,12 @@ pub enum Approval {
 }
 
 /// `[approvals]`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approvals {
     /// How long a call waits for approval; then it counts as denied.
     pub timeout: Duration,
+    /// `[[approvals.rules]]`: which calls wait, whatever is said of their tools.
+    pub rules: Vec<Rule>,
 }
 
 /// `[limits]`

@@ -9,8 +9,10 @@ use serde_json::json;
 
 use super::*;
 use crate::access::authority::digest;
+use crate::conversation::approval::Toolbox;
 use crate::scope::Scope;
 use crate::scope::Scopes;
+use crate::tools::call::ToolCall;
 
 const SAMPLE: &str = include_str!("../../../gateway.toml");
 
@@ -1103,6 +1105,53 @@ fn channels_that_make_no_sense_are_named() {
         let complaints =
             Given { env: vec![("HERE", "s3cret-that-is-here"), ("SHORT", "s3cret")], ..toml(text) }
                 .complaints();
+        assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");
+    }
+}
+
+#[test]
+fn rules_say_which_calls_wait() {
+    let text = r#"
+[[mcp]]
+name = "files"
+command = ["x"]
+[[approvals.rules]]
+tool = "fetch"
+argument = "url"
+matches = "https://intranet.*"
+[[approvals.rules]]
+tool = "mcp:files/*"
+argument = "options.path"
+matches = "*/secret/*"
+[[approvals.rules]]
+tool = "mcp:files/*"
+approval = "never"
+[[approvals.rules]]
+tool = "*"
+"#;
+    let rules = toml(text).config().approvals.rules;
+    let gated = vec!["mcp_files_read".into()];
+    let tools = Toolbox { gated, rules: rules.into(), ..Toolbox::default() };
+    let waits = |name: &str, input: serde_json::Value| {
+        tools.waits(&ToolCall { id: "c".into(), name: name.into(), input })
+    };
+    for (name, input, is_asked) in [
+        ("fetch", json!({ "url": "HTTPS://Intranet.example/x" }), true),
+        ("mcp_files_write", json!({ "options": { "path": "/home/secret/a" } }), true),
+        ("mcp_files_write", json!({ "options": { "path": "/home/a" } }), false),
+        ("mcp_files_read", json!({}), false),
+        ("mcp_other_read", json!({}), true),
+        ("echo", json!({}), true),
+    ] {
+        assert_eq!(waits(name, input.clone()), is_asked, "{name} {input}");
+    }
+    for (text, says) in [
+        ("[[approvals.rules]]", "expected a tool"),
+        ("[[approvals.rules]]\ntool = \"mcp:x\"", "expected mcp:SERVER/TOOL"),
+        ("[[approvals.rules]]\ntool = \"x\"\nmatches = \"y\"", "argument must say of what"),
+        ("[[approvals.rules]]\ntool = \"x\"\ncolour = 1", "unknown key"),
+    ] {
+        let complaints = toml(text).complaints();
         assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");
     }
 }

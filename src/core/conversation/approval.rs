@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::area::area;
 use crate::error::{Error, ErrorCode};
+use crate::glob::is_like;
 use crate::ids::Owner;
 use crate::ids::{ApprovalId, CallId, PluginName, RunId, SessionKey};
 use crate::principal::Principal;
@@ -41,8 +42,49 @@ pub struct Toolbox {
     pub offered: Vec<PluginName>,
     /// Of these, the ones whose calls wait for approval.
     pub gated: Vec<PluginName>,
+    /// Rules about calls: the first that is for one says whether it waits, whatever `gated` says.
+    pub rules: Arc<[Rule]>,
     /// How long a call may wait for a decision.
     pub timeout: Duration,
+}
+
+/// A rule about calls that match it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The tool, as models know it. One that ends in `*` stands for all that begin so.
+    pub tool: PluginName,
+    /// What has to be in the input; none = any input.
+    pub input: Option<Pattern>,
+    /// Whether such calls wait for approval.
+    pub asks: bool,
+}
+
+/// What has to be in the input of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// The names that lead to a member.
+    pub member: Vec<String>,
+    /// What it is, whatever the case of its letters: `*` stands for anything. Of what is no text, its JSON.
+    pub glob: String,
+}
+
+impl Rule {
+    /// Whether it is for this call.
+    fn is_for(&self, call: &ToolCall) -> bool {
+        is_among(&call.name, std::slice::from_ref(&self.tool))
+            && self.input.as_ref().is_none_or(|pattern| pattern.is_in(&call.input))
+    }
+}
+
+impl Pattern {
+    fn is_in(&self, input: &Value) -> bool {
+        let found = self.member.iter().try_fold(input, |value, name| value.get(name));
+        match found {
+            None => false,
+            Some(Value::String(text)) => is_like(text, &self.glob),
+            Some(value) => is_like(&value.to_string(), &self.glob),
+        }
+    }
 }
 
 impl Toolbox {
@@ -56,7 +98,13 @@ impl Toolbox {
         is_among(tool, &self.offered)
     }
 
-    /// Whether a call of this tool waits for approval.
+    /// Whether this call waits for approval.
+    pub fn waits(&self, call: &ToolCall) -> bool {
+        let rule = self.rules.iter().find(|rule| rule.is_for(call));
+        rule.map_or_else(|| self.is_gated(&call.name), |rule| rule.asks)
+    }
+
+    /// Whether calls of this tool wait for approval where no rule says otherwise.
     pub fn is_gated(&self, tool: &PluginName) -> bool {
         is_among(tool, &self.gated)
     }

@@ -117,7 +117,12 @@ fn the_same_key_is_the_same_run() {
 
 fn gated() -> Toolbox {
     let offered = vec![PluginName::from("delete"), PluginName::from("echo")];
-    Toolbox { gated: vec![offered[0].clone()], offered, timeout: Duration::from_millis(100) }
+    Toolbox {
+        gated: vec![offered[0].clone()],
+        offered,
+        timeout: Duration::from_millis(100),
+        ..Toolbox::default()
+    }
 }
 
 fn asks(tools: &[&str]) -> Vec<Delta> {

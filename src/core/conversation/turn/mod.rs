@@ -539,7 +539,7 @@ fn finish(
         refusals.iter().any(|event| matches!(event, Event::ToolReturned(result) if result.call == call.id))
     };
     events.extend(calls.into_iter().map(|call| {
-        let is_gated = tools.is_gated(&call.name) && !allowed.contains(&call.name);
+        let is_gated = tools.waits(&call) && !allowed.contains(&call.name);
         if is_last || !is_gated || is_refused(&call) {
             return Event::ToolCalled(call);
         }

@@ -17,7 +17,12 @@ const NOW: Timestamp = Timestamp::from_millis(1000);
 
 fn tools() -> Toolbox {
     let timeout = Duration::from_millis(500);
-    Toolbox { offered: vec![OFFERED.into(), GATED.into()], gated: vec![GATED.into()], timeout }
+    Toolbox {
+        offered: vec![OFFERED.into(), GATED.into()],
+        gated: vec![GATED.into()],
+        timeout,
+        ..Toolbox::default()
+    }
 }
 
 fn call(id: &str, name: &str) -> Delta {

@@ -40,7 +40,7 @@ impl Cast {
         let offered = [0, 1, 3].map(|tool: usize| tools[tool].clone()).to_vec();
         let (gated, timeout) = (vec![tools[3].clone()], Duration::from_millis(APPROVAL_MS));
         Self {
-            toolbox: Toolbox { offered, gated, timeout },
+            toolbox: Toolbox { offered, gated, timeout, ..Toolbox::default() },
             session: SessionKey::parse("main:websocket:ada:main").expect("a key"),
             owners: [Owner::Admins, Owner::Credential("bob".into())],
             tools,
