@@ -37,7 +37,9 @@ pub(crate) use self::host::{Doctor, Man, Protocol, Reference, Restore, Setup, Sh
 pub(crate) use self::job::{AddJob, JobCommand, RunJob};
 pub(crate) use self::keep::Keep;
 pub(crate) use self::mcp::McpCommand;
-pub(crate) use self::plugin::{CompilePlugin, PluginArg, PluginCommand, SignPlugin, ToolInput, VerifyPlugin};
+pub(crate) use self::plugin::{
+    CompilePlugin, NewPlugin, PluginArg, PluginCommand, SignPlugin, ToolInput, VerifyPlugin,
+};
 pub(crate) use self::session::{Export, SessionCommand, Sessions, Show, Tail};
 pub(crate) use self::value::millis;
 use self::value::positive;
@@ -206,7 +208,7 @@ pub(crate) enum Command {
     /// Close a connection
     #[command(subcommand)]
     Connection(ConnectionCommand),
-    /// Load, unload, reload or try a plugin
+    /// Load, unload, reload, try or sign a plugin, or begin a new one
     #[command(subcommand)]
     Plugin(PluginCommand),
     /// List, try, restart or agree to the tools of MCP servers

@@ -21,6 +21,8 @@ pub(crate) enum PluginCommand {
     Reload(PluginArg),
     /// Try a plugin with an input, under its own capabilities and limits; the exit status is 1 if it fails
     Call(CallPlugin),
+    /// Write the beginnings of a plugin in Rust: a crate that builds, with a test
+    New(NewPlugin),
     /// Sign a plugin: write the digest of its module into its manifest, and a signature beside it
     ///
     /// The signature is in NAME.toml.sig. With sandbox.trusted_keys in the configuration, only plugins that one of these
@@ -66,6 +68,19 @@ pub(crate) struct ToolInput {
     /// File with the JSON object
     #[arg(long, value_name = "FILE")]
     pub(crate) input_file: Option<PathBuf>,
+}
+
+/// `plugin new`
+#[derive(Args, Debug)]
+pub(crate) struct NewPlugin {
+    /// Its name
+    pub(crate) name: String,
+    /// An adapter of a channel instead of a tool
+    #[arg(long)]
+    pub(crate) adapter: bool,
+    /// The folder that it is written into [default: one of its name, here]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) into: Option<PathBuf>,
 }
 
 /// `plugin sign`

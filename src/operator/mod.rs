@@ -40,6 +40,7 @@ pub(crate) mod log;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod models;
+mod new_plugin;
 mod news;
 mod plot;
 mod plugin_signing;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::input;
+use super::new_plugin;
 use super::plugin_signing;
 use super::print::{self, List};
 use super::table::Cell;
@@ -60,6 +61,7 @@ pub(crate) fn list(global: &Global, name: Option<&str>) -> Result<(), Failure> {
 /// As [`ask`]; status 1 if a called plugin says that it failed, 2 if the input is no JSON object.
 pub(crate) fn run(global: &Global, command: &PluginCommand) -> Result<(), Failure> {
     let (plugin, method, params) = match command {
+        PluginCommand::New(options) => return new_plugin::write(global, options),
         PluginCommand::Sign(options) => return plugin_signing::sign(global, options),
         PluginCommand::Verify(options) => return plugin_signing::verify(global, options),
         PluginCommand::Load(options) => {
@@ -108,7 +110,7 @@ fn show(answer: &Value, plugin: &PluginArg, command: &PluginCommand) -> Result<(
             granted(answer)
         )),
         PluginCommand::Call(_) => show_result(answer)?,
-        PluginCommand::Sign(_) | PluginCommand::Verify(_) => {}
+        PluginCommand::New(_) | PluginCommand::Sign(_) | PluginCommand::Verify(_) => {}
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::support::client::Client;
 use crate::support::daemon::{self, Daemon};
 use crate::support::eventually;
 use crate::support::guest::guest;
+use crate::support::tools::skip;
 
 /// Answers `{}`.
 const PLAIN: &str = "call $empty_object i32.const 0";
@@ -489,4 +490,41 @@ fn a_plugin_is_signed_verified_and_refused_once_changed() {
     put(home.path(), "net", &guest(SPIN));
     let (status, _, stderr) = run(&["check"]);
     assert!(status == 64 && stderr.contains("its manifest is for"), "{stderr}");
+}
+
+#[test]
+fn a_new_plugin_is_written_once_and_under_a_name_that_it_can_have() {
+    let daemon = Daemon::start();
+    let folder = daemon.home().join("greeter");
+    let into = folder.display().to_string();
+    let said = daemon.stdout_of(&["plugin", "new", "greeter", "--into", &into]);
+    assert!(said.contains("cargo test") && said.contains("clawmux plugin call greeter"), "{said}");
+    for file in ["Cargo.toml", "greeter.toml", "src/lib.rs", ".gitignore"] {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        assert!(!text.contains("{{"), "{file}: {text}");
+    }
+    let (status, _, said) = daemon.run(&["plugin", "new", "greeter", "--into", &into]);
+    assert!(status == 1 && said.contains("is there already"), "{said}");
+    for name in ["", "Greeter", "-x", "a b", "../x", "1x", &"x".repeat(65)] {
+        let (status, _, said) = daemon.run(&["plugin", "new", "--into", "/nowhere/x", "--", name]);
+        assert!(status == 2 && said.contains("begins with a lowercase letter"), "{name:?}: {said}");
+    }
+}
+
+#[test]
+fn what_a_new_plugin_builds_to_is_loaded_and_called() {
+    let Some(built) = std::env::var_os("CLAWMUX_TEST_NEW_PLUGINS").map(std::path::PathBuf::from) else {
+        skip("CLAWMUX_TEST_NEW_PLUGINS names no folder with what `.ci/run` builds of new plugins");
+        return;
+    };
+    let home = daemon::home();
+    for kind in ["new-tool", "new-adapter"] {
+        put(home.path(), kind, &std::fs::read(built.join(format!("{kind}.wasm"))).unwrap());
+    }
+    let daemon = Daemon::at(home, "", &[]);
+    daemon.stdout_of(&["plugin", "load", "new-tool"]);
+    assert_eq!(daemon.stdout_of(&["plugin", "call", "new-tool", r#"{"name":"Ada"}"#]), "Hello, Ada!\n");
+    daemon.stdout_of(&["plugin", "load", "new-adapter"]);
+    let (status, said, _) = daemon.run(&["plugin", "call", "new-adapter", "{}"]);
+    assert!(status == 1 && said.contains("is a channel adapter, no tool"), "{said}");
 }
