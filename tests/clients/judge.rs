@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::npm;
 use crate::support::daemon::Daemon;
+use crate::support::running::bounded;
 use crate::support::tools::needs;
 
 const BOSS_KEY: &str = "boss-sees-all-and-has-32-characters";
@@ -46,7 +47,7 @@ fn every_frame_is_one_of_theirs() {
     needs!("clients", "npm");
     let modules = npm::wundr();
     let daemon = Daemon::with_env(CONFIG, &[("BOSS_KEY", BOSS_KEY), ("CLAWMUX_JWT_SECRET", JWT_SECRET)]);
-    let output = Command::new("node")
+    let output = bounded(&mut Command::new("node"))
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/judge.mjs"))
         .arg(format!("ws://{}", daemon.address))
         .args([modules, Path::new(env!("CARGO_BIN_EXE_clawmux")), daemon.home()])

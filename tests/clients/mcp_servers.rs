@@ -11,7 +11,7 @@ use crate::npm::{Generation, mcp_servers};
 use crate::support::client::Client;
 use crate::support::daemon::Daemon;
 use crate::support::eventually;
-use crate::support::running::Running;
+use crate::support::running::{Running, bounded};
 use crate::support::tools::needs;
 
 /// What is installed from PyPI.
@@ -121,7 +121,7 @@ fn python() -> PathBuf {
         return python;
     }
     let run = |command: &mut Command| {
-        let ended = command.output().expect("it runs");
+        let ended = bounded(command).output().expect("it runs");
         assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ended.stderr));
     };
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));

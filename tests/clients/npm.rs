@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::support::running::bounded;
+
 /// How often an installation is tried: registries have bad minutes.
 const ATTEMPTS: usize = 3;
 
@@ -84,6 +86,7 @@ impl Generation {
     /// A command on its Node, with this home and nobody's environment.
     pub fn command(self, home: &Path, program: &Path) -> Command {
         let mut command = Command::new(self.node());
+        bounded(&mut command);
         command.arg(program).env_clear().envs(self.environment(home)).stdin(Stdio::null());
         command
     }
@@ -188,7 +191,7 @@ fn install(name: &str, manifest: &str, lock_file: Option<&str>) -> PathBuf {
 }
 
 fn npm(folder: &Path, how: &[&str]) -> Result<(), String> {
-    let output = Command::new("npm")
+    let output = bounded(&mut Command::new("npm"))
         .current_dir(folder)
         .args(how)
         .args(["--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--loglevel=error"])

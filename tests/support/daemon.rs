@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 
 use super::TIMEOUT;
-use super::running::Running;
+use super::running::{Running, bounded};
 
 /// A port of the system's choice.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -272,7 +272,7 @@ pub fn binary() -> PathBuf {
 pub fn command(home: &Path) -> Command {
     let mut command = Command::new(binary());
     command.env_clear().env("HOME", home).env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.arg("--home").arg(home).stdin(Stdio::null());
+    bounded(command.arg("--home").arg(home).stdin(Stdio::null()));
     command
 }
 

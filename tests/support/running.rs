@@ -2,10 +2,25 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc;
 
 use super::eventually;
+
+/// How long a process of a test may run, in seconds. What is still there then hangs.
+const LONGEST: libc::c_uint = 15 * 60;
+
+/// Has SIGALRM end it should it hang, so that its test fails instead of waiting for ever.
+pub fn bounded(command: &mut Command) -> &mut Command {
+    // SAFETY: alarm(2) is async-signal-safe and takes no memory.
+    unsafe {
+        command.pre_exec(|| {
+            libc::alarm(LONGEST);
+            Ok(())
+        })
+    }
+}
 
 /// A process under way; killed when dropped.
 pub struct Running(Child);
