@@ -16,9 +16,10 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::tools::call::ToolSpec;
 use clawmux_core::tools::mcp::McpGrant;
-use clawmux_core::tools::messenger;
 use clawmux_core::tools::node::NodeTool;
+use clawmux_core::tools::{is_built_in, long_result, messenger};
 
 use crate::host::regular_file;
 
@@ -53,13 +54,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// All tools it may call, with those that are built in where they are offered.
-    pub(super) fn toolbox(&self, has_built_in: bool) -> Toolbox {
-        let built_in = has_built_in.then(messenger::name);
+    /// All tools it may call, with `send_message` where that is offered.
+    pub(super) fn toolbox(&self, has_messenger: bool) -> Toolbox {
+        let built_in = self.built_in(has_messenger).map(|spec| spec.name);
         let nodes = self.node_tools.iter().map(|tool| tool.name.clone());
         let mcp = self.mcp_tools.iter().map(McpGrant::offered);
         let offered = self.plugins().cloned().chain(nodes).chain(mcp).chain(built_in).collect();
-        let is_plugin = |tool: &&PluginName| tool.as_str() != messenger::NAME;
+        let is_plugin = |tool: &&PluginName| !is_built_in(tool.as_str());
         let gated = self.gated.iter().filter(is_plugin).cloned().collect();
         let rules = Arc::clone(&self.approval_rules);
         Toolbox { offered, gated, rules, timeout: self.approval_timeout }
@@ -67,7 +68,15 @@ impl Profile {
 
     /// The plugins it may call: none takes the name of a tool that is built in.
     pub(super) fn plugins(&self) -> impl Iterator<Item = &PluginName> {
-        self.tools.iter().filter(|tool| tool.as_str() != messenger::NAME)
+        self.tools.iter().filter(|tool| !is_built_in(tool.as_str()))
+    }
+
+    /// The built-in tools it is offered: `send_message` where it is so, and `read_result` where it has a tool
+    /// whose results may be long.
+    pub(super) fn built_in(&self, has_messenger: bool) -> impl Iterator<Item = ToolSpec> {
+        let has_tools =
+            self.plugins().next().is_some() || !(self.node_tools.is_empty() && self.mcp_tools.is_empty());
+        has_messenger.then(messenger::spec).into_iter().chain(has_tools.then(long_result::spec))
     }
 }
 

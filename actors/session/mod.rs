@@ -127,9 +127,9 @@ pub struct Session {
     profile: Arc<Profile>,
     /// The run that it was taken for.
     profiled: Option<RunId>,
-    /// All tools it may call; and with those that are built in.
+    /// All tools it may call; and with `send_message`.
     tools: Toolbox,
-    built_in_tools: Toolbox,
+    messenger_tools: Toolbox,
     /// The spots of its runs in their lanes.
     spots: HashMap<RunId, LaneGuard>,
     deps: SessionDeps,
@@ -232,7 +232,7 @@ impl Session {
             account: Account::new(spent),
             agent_configs: deps.agent_configs.get(),
             tools: profile.toolbox(false),
-            built_in_tools: profile.toolbox(true),
+            messenger_tools: profile.toolbox(true),
             spots: spots.into_iter().collect(),
             profile,
             profiled: None,

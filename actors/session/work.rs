@@ -18,7 +18,7 @@ use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::tools::audit::{self, CallRecord, CallUsage};
 use clawmux_core::tools::call::{ToolCall, ToolResult};
-use clawmux_core::tools::messenger;
+use clawmux_core::tools::{long_result, messenger};
 use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt};
@@ -113,7 +113,7 @@ impl Session {
         if self.profiled.as_ref() != Some(run) {
             self.profile = self.agent_configs.agents.get(&self.profile.id)?.clone();
             self.tools = self.profile.toolbox(false);
-            self.built_in_tools = self.profile.toolbox(true);
+            self.messenger_tools = self.profile.toolbox(true);
             self.profiled = Some(run.clone());
         }
         Some(())
@@ -203,7 +203,7 @@ impl Session {
             max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
-        let (profile, built_in) = (self.profile.clone(), self.has_built_in_tools().then(messenger::spec));
+        let (profile, has_messenger) = (self.profile.clone(), self.has_messenger());
         let SessionDeps { providers, tools, connected, mcp, .. } = &self.deps;
         let (providers, tools) = (providers.clone(), tools.clone());
         let (connected, mcp) = (connected.clone(), mcp.clone());
@@ -221,7 +221,7 @@ impl Session {
             offered.extend(tools.find(profile.plugins()).await?);
             offered.extend(connected.tools(&profile.node_tools));
             offered.extend(mcp.find(&profile.mcp_tools).await);
-            offered.extend(built_in);
+            offered.extend(profile.built_in(has_messenger));
             providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())?
         };
         let answer = Rc::new(RefCell::new(Some(asked.try_flatten_stream().boxed_local())));
@@ -254,7 +254,7 @@ impl Session {
                 if let Doing::Asking { future, .. } = &mut self.doing {
                     *future = None;
                 }
-                let tools = if self.has_built_in_tools() { &self.built_in_tools } else { &self.tools };
+                let tools = if self.has_messenger() { &self.messenger_tools } else { &self.tools };
                 self.conversation.said(clock::now(), run, step, deltas, tools);
                 self.proceed(ctx);
             }
@@ -322,8 +322,8 @@ impl Session {
         if is_offered { tool.clone() } else { PluginName::from(OTHER) }
     }
 
-    /// Whether the run under way is offered the tools that are built in.
-    fn has_built_in_tools(&self) -> bool {
+    /// Whether the run under way is offered `send_message`.
+    fn has_messenger(&self) -> bool {
         self.conversation.lane().is_some_and(|of| of.as_str() == lane::XENO)
     }
 
@@ -354,6 +354,10 @@ impl Session {
             let sessions = self.drop_guard.supervisor.requests.clone();
             let sent = SendMessage { run, call, owner, files, sessions }.make();
             return sent.map(|result| (result, CallUsage::default())).boxed_local();
+        }
+        if call.name.as_str() == long_result::NAME {
+            let part = self.conversation.read_result(&call);
+            return async move { (part, CallUsage::default()) }.boxed_local();
         }
         let mut granted = self.profile.mcp_tools.iter();
         if let Some(grant) = granted.find(|grant| grant.offers(&call.name)) {

@@ -8,11 +8,13 @@ use actix::prelude::*;
 use clawmux_core::conversation::approval::Decided;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::session::{Recovery, Session as Conversation};
+use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, Owner, PluginName, Seq, SessionKey};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
-use clawmux_core::tools::messenger;
+use clawmux_core::tools::audit::CallRecord;
+use clawmux_core::tools::is_built_in;
 
 use super::order::busy;
 use super::reading::missing;
@@ -22,7 +24,7 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::sandbox_supervisor::IsIdempotent;
 use crate::session::{Order, Routed, Session, SessionDeps, Subscribers};
-use crate::store::{Load, Loaded};
+use crate::store::{Load, Loaded, LogWriter};
 
 /// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
 const RESTARTS_MAX: usize = 3;
@@ -61,7 +63,7 @@ impl SessionSupervisor {
             let mut idempotent = HashSet::new();
             for tool in loaded.iter().flat_map(open_calls) {
                 // Said again, a message is there once.
-                if tool.as_str() == messenger::NAME || ask(&sandbox, IsIdempotent(tool.clone())).await? {
+                if is_built_in(tool.as_str()) || ask(&sandbox, IsIdempotent(tool.clone())).await? {
                     idempotent.insert(tool);
                 }
             }
@@ -129,6 +131,8 @@ impl SessionSupervisor {
             // The actor hears of it after these requests; its conversation begins none of them.
             conversation.drain();
         }
+        let is_made_again = |tool: &PluginName| recovery == Recovery::Resume && idempotent.contains(tool);
+        record_cut_off(&self.setup.deps.log_writer, &key, &conversation, is_made_again);
         conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
 
         let (deps, supervisor) = (self.setup.deps.clone(), ctx.address().into());
@@ -287,5 +291,24 @@ fn open_calls(loaded: &Loaded) -> HashSet<PluginName> {
 fn refuse_all(waiting: Vec<Routed>, error: &Error) {
     for routed in waiting {
         routed.asker.reply(Err(error.clone()));
+    }
+}
+
+/// Keeps on record the calls that were under way when the daemon or the session ended and are not made
+/// again: nobody knows what came of them. One that had just ended may be on record with its outcome too.
+fn record_cut_off(
+    log_writer: &LogWriter,
+    key: &SessionKey,
+    conversation: &Conversation,
+    is_made_again: impl Fn(&PluginName) -> bool,
+) {
+    let Some((run, Work::Act { calls, .. })) = conversation.work() else { return };
+    for call in calls.into_iter().filter(|call| !is_made_again(&call.name)) {
+        let written = log_writer.record_call(CallRecord::cut_off(clock::now(), key, run, call));
+        actix::spawn(async move {
+            if let Err(error) = written.await {
+                tracing::warn!(error = %error.message, "a tool call is not on record");
+            }
+        });
     }
 }

@@ -528,3 +528,22 @@ fn what_a_new_plugin_builds_to_is_loaded_and_called() {
     let (status, said, _) = daemon.run(&["plugin", "call", "new-adapter", "{}"]);
     assert!(status == 1 && said.contains("is a channel adapter, no tool"), "{said}");
 }
+
+#[test]
+fn a_call_that_a_crash_cuts_off_is_on_record() {
+    let daemon = start(&[("spin", guest(SPIN), 600_000)]);
+    let mut client = Client::connect(daemon.address);
+    let prompt = client.prompt("ada", "/tool spin {}");
+    while client.reply(&prompt)["event"] != "tool_use" {}
+    let daemon = daemon.kill_and_restart();
+    let recorded = || {
+        let audit = daemon.json_of(&["doctor", "--audit"]);
+        let what = audit["findings"][0]["what"].as_str().unwrap_or_default().to_owned();
+        what.starts_with("1 tool call").then_some(what)
+    };
+    eventually("the call to be on record", recorded);
+    let db = rusqlite::Connection::open(daemon.home().join("clawmux.db")).unwrap();
+    let record: String = db.query_row("SELECT record FROM audit", [], |row| row.get(0)).unwrap();
+    let record: Value = serde_json::from_str(&record).unwrap();
+    assert_eq!((&record["tool"], &record["is_error"]), (&json!("spin"), &json!(true)), "{record}");
+}

@@ -61,6 +61,35 @@ fn a_tool_is_called_in_its_sandbox_and_the_model_answers() {
 }
 
 #[test]
+fn a_long_result_is_kept_whole_and_read_on_in_after_a_crash_too() {
+    // A quarter of the context is shown: 16,000 bytes.
+    let daemon = Daemon::with("[memory]\ncontext_tokens = 16000\n[agents.main]\nmax_tokens = 6000\n");
+    let mut client = Client::connect(daemon.address);
+    let text: String = (0..2000).map(|at| format!("{at:09} ")).collect();
+    let told = client.chat("ada", &format!("/tool echo {{\"text\":\"{text}\"}}"));
+    let call =
+        told.data("tool_use").next().unwrap_or_else(|| panic!("{told:?}"))["id"].as_str().unwrap().to_owned();
+    let result = told.data("tool_result").next().unwrap()["content"].as_str().unwrap().to_owned();
+    assert_eq!(result, text, "who follows is told all of it");
+
+    let daemon = daemon.kill_and_restart();
+    let mut client = Client::connect(daemon.address);
+    let mut read = |call: &str, from: usize| {
+        let told = client.chat("ada", &format!(r#"/tool read_result {{"call":"{call}","from":{from}}}"#));
+        told.data("tool_result").next().unwrap_or_else(|| panic!("{told:?}")).clone()
+    };
+    let rest = read(&call, 16_000);
+    let (rest, note) = rest["content"].as_str().unwrap().rsplit_once('\n').unwrap();
+    assert_eq!((rest, note), (&text[16_000..], "[bytes 16000 to 20000 of 20000, the end]"));
+    let part = read(&call, 0);
+    let (_, note) = part["content"].as_str().unwrap().rsplit_once('\n').unwrap();
+    let on = format!(r#"{{"call":"{call}","from":16000}}"#);
+    assert_eq!(note, format!("[bytes 0 to 16000 of 20000; for more call read_result with {on}]"));
+    let wrong = read("another", 0);
+    assert_eq!(wrong["is_error"], true, "{wrong}");
+}
+
+#[test]
 fn abort_is_heard_while_streaming_and_in_the_queue() {
     let (_daemon, mut client) = Daemon::start().and(Client::connect);
     let running = client.prompt("ada", "/slow 50");

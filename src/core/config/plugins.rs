@@ -12,6 +12,7 @@ use super::tree::Origin;
 use super::{Approval, Channel, Plugin, Sandbox};
 use crate::hex::from_hex;
 use crate::ids::PluginName;
+use crate::tools::is_built_in;
 use crate::tools::plugin::signature::PublicKey;
 use crate::tools::plugin::{CallLimits, Capability, PluginSecret, SecretPlace};
 
@@ -153,6 +154,9 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
     let name = s.text(r, "name", "");
     let named = s.origin("name");
     check_name(r, &named, &s.name("name"), &name);
+    if is_built_in(&name) {
+        r.complain(&named, format!("plugins.name: {name:?} is the name of a built-in tool: choose another"));
+    }
     let path = s.optional(r, "path");
     let at = if path.is_some() { s.origin("path") } else { named.clone() };
     r.origins.insert(format!("plugins.{name}"), at);

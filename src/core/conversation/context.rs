@@ -6,6 +6,7 @@
 use crate::conversation::turn::Turn;
 use crate::prompt::attachment::{Attachment, Kind};
 use crate::provider::ChatMessage;
+use crate::tools::long_result::shown_bytes;
 
 /// What a model is told that a user said before something that was said without a prompt.
 pub const NO_PROMPT: &str = "(no prompt)";
@@ -92,13 +93,14 @@ pub fn conversation(
     under_way: &Exchange,
     tokens: usize,
 ) -> Vec<ChatMessage> {
+    let shown = shown_bytes(tokens);
     let mut left = tokens.saturating_sub(estimate_tokens(soul_bytes));
     let fitting = past
         .iter()
         .rev()
         .take_while(|exchange| {
             let prompt = exchange.prompt.as_deref().unwrap_or_default();
-            let cost = estimate_turn(prompt, &exchange.attachments, &exchange.turn);
+            let cost = estimate_turn(prompt, &exchange.attachments, &exchange.turn, shown);
             let fits = cost <= left;
             left = left.saturating_sub(cost);
             fits
@@ -109,15 +111,16 @@ pub fn conversation(
         // Providers want a user to begin, and both to speak in turns.
         let text = exchange.prompt.clone().unwrap_or_else(|| NO_PROMPT.into());
         messages.push(ChatMessage::User { text, attachments: exchange.attachments.clone() });
-        messages.extend(exchange.turn.messages());
+        messages.extend(exchange.turn.messages(shown));
     }
     messages
 }
 
-/// What a past turn takes of the context, in estimated tokens: of its attachments their names.
-pub fn estimate_turn(prompt: &str, attachments: &[Attachment], turn: &Turn) -> usize {
+/// What a past turn takes of the context, in estimated tokens: of its attachments their names, of each result
+/// of a tool at most `shown` bytes.
+pub fn estimate_turn(prompt: &str, attachments: &[Attachment], turn: &Turn, shown: usize) -> usize {
     let names: usize = attachments.iter().map(|attachment| attachment.note().len()).sum();
-    let messages = turn.messages().map(|message| match message {
+    let messages = turn.messages(shown).map(|message| match message {
         ChatMessage::User { text, .. } => text.len(),
         ChatMessage::Assistant { text, calls, .. } => {
             text.len() + calls.iter().map(|call| call.input.to_string().len() + 32).sum::<usize>()

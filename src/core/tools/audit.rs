@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 use crate::hex::hex;
 use crate::ids::{CallId, PluginName, RunId, SessionKey};
 use crate::time::Timestamp;
+use crate::tools::call::ToolCall;
 
 /// What a call used, as far as that is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,22 @@ pub struct CallRecord {
 pub type ChainHash = [u8; 32];
 
 impl CallRecord {
+    /// Of a call that was begun, or was about to be, when the daemon ended: nobody knows what came of it.
+    pub fn cut_off(at: Timestamp, session: &SessionKey, run: &RunId, call: ToolCall) -> Self {
+        Self {
+            at,
+            session: session.clone(),
+            run: run.clone(),
+            input: digest(call.input.to_string().as_bytes()),
+            call: call.id,
+            tool: call.name,
+            usage: CallUsage::default(),
+            took: Duration::ZERO,
+            is_error: true,
+            result: digest(b""),
+        }
+    }
+
     /// The record as it is kept: JSON.
     pub fn to_json(&self) -> String {
         json!({

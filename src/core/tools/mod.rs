@@ -2,7 +2,13 @@
 
 pub mod audit;
 pub mod call;
+pub mod long_result;
 pub mod mcp;
 pub mod messenger;
 pub mod node;
 pub mod plugin;
+
+/// Whether this is the name of a tool that is built in: no plugin has it.
+pub fn is_built_in(name: &str) -> bool {
+    [long_result::NAME, messenger::NAME].contains(&name)
+}

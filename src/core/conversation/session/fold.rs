@@ -8,6 +8,10 @@ use crate::conversation::event::{Event, Forgotten, Logged};
 use crate::conversation::turn::Turn;
 use crate::ids::Seq;
 use crate::time::Timestamp;
+use crate::tools::long_result::shown_bytes;
+
+/// The most bytes of results of tools that past turns may hold, to be read on in.
+const PAST_RESULT_BYTES_MAX: usize = 1 << 20;
 
 /// What is over and not forgotten.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,11 +24,11 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// What it takes of the context, in estimated tokens.
-    fn cost(&self) -> usize {
+    /// What it takes of a context of so many tokens, estimated.
+    fn cost(&self, context_tokens: usize) -> usize {
         let prompt = self.prompt.as_ref().map(|prompt| (&*prompt.content, &*prompt.attachments));
         let (content, attachments) = prompt.unwrap_or_default();
-        context::estimate_turn(content, attachments, &self.turn)
+        context::estimate_turn(content, attachments, &self.turn, shown_bytes(context_tokens))
     }
 }
 
@@ -89,7 +93,8 @@ impl Session {
     }
 
     /// Adds to the past, and lets go of what the model will never see: turns that are too many, and
-    /// those that don't fit into the context beside the newer ones. Prompts without an answer are
+    /// those that don't fit into the context beside the newer ones, or whose results of tools don't fit
+    /// into memory beside theirs. Prompts without an answer are
     /// kept for their idempotency keys alone and bounded by themselves, so that those that fail
     /// while a provider is away do not push out what the model has to know. Attachments that are no
     /// longer shown are let go.
@@ -101,14 +106,17 @@ impl Session {
             prompt.attachments = Vec::new();
         }
         self.past.push_back(ended);
-        let mut showing = Showing::beside(self.limits.context_tokens);
-        let (mut answered, mut unanswered, mut left) = (0, 0, Some(self.limits.context_tokens));
+        let context_tokens = self.limits.context_tokens;
+        let mut showing = Showing::beside(context_tokens);
+        let (mut answered, mut unanswered) = (0, 0);
+        let (mut left, mut bytes_left) = (Some(context_tokens), Some(PAST_RESULT_BYTES_MAX));
         let mut kept = VecDeque::with_capacity(self.past.len());
         for mut past in std::mem::take(&mut self.past).into_iter().rev() {
             let seen = if past.turn.has_answer() {
                 answered += 1;
-                left = left.and_then(|left| left.checked_sub(past.cost()));
-                answered <= self.limits.episodic_turns && left.is_some()
+                left = left.and_then(|left| left.checked_sub(past.cost(context_tokens)));
+                bytes_left = bytes_left.and_then(|left| left.checked_sub(past.turn.result_bytes()));
+                answered <= self.limits.episodic_turns && left.is_some() && bytes_left.is_some()
             } else {
                 unanswered += 1;
                 unanswered <= self.limits.episodic_turns

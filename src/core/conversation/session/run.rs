@@ -12,7 +12,8 @@ use crate::prompt::thinking::Thinking;
 use crate::provider::usage::Usage;
 use crate::provider::{ChatMessage, Delta};
 use crate::time::Timestamp;
-use crate::tools::call::ToolResult;
+use crate::tools::call::{ToolCall, ToolResult};
+use crate::tools::long_result;
 
 impl Session {
     /// The run under way.
@@ -60,6 +61,16 @@ impl Session {
         let past = self.past.iter().filter(|past| past.turn.has_answer());
         let past: Vec<Exchange> = past.map(|past| exchange(past.prompt.as_ref(), &past.turn)).collect();
         context::conversation(soul_bytes, &past, &under_way, self.limits.context_tokens)
+    }
+
+    /// What a call of the built-in tool `read_result` gives: more of a result of the run under way, or of a
+    /// past turn that the model sees.
+    pub fn read_result(&self, asked: &ToolCall) -> ToolResult {
+        let under_way = self.run.iter().map(|(_, turn)| turn);
+        let mut turns = under_way.chain(self.past.iter().rev().map(|past| &past.turn));
+        long_result::read(asked, long_result::shown_bytes(self.limits.context_tokens), |call| {
+            turns.find_map(|turn| turn.result(call)).map(|result| result.content.as_str())
+        })
     }
 
     /// How much is to be thought over the prompt under way: as it says, else as the session is set.

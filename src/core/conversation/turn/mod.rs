@@ -34,6 +34,7 @@ use crate::provider::usage::Usage;
 use crate::provider::{ChatMessage, Delta};
 use crate::time::Timestamp;
 use crate::tools::call::{ToolCall, ToolResult};
+use crate::tools::long_result;
 
 /// The most answers a model may give within one run.
 pub const STEPS_MAX: usize = 32;
@@ -434,16 +435,37 @@ impl Turn {
         }
     }
 
-    /// The run as a model sees it, without its prompt.
-    pub fn messages(&self) -> impl Iterator<Item = ChatMessage> + '_ {
-        self.steps.iter().flat_map(|step| {
+    /// Whether this call waits for an approval.
+    pub fn waits_for_approval(&self, call: &CallId) -> bool {
+        self.waiting().any(|asked| asked.call.id == *call)
+    }
+
+    /// The whole result of this call.
+    pub fn result(&self, call: &CallId) -> Option<&ToolResult> {
+        self.steps.iter().rev().flat_map(|step| &step.results).find(|result| result.call == *call)
+    }
+
+    /// How many bytes the results of its calls have.
+    pub fn result_bytes(&self) -> usize {
+        self.steps.iter().flat_map(|step| &step.results).map(|result| result.content.len()).sum()
+    }
+
+    /// The run as a model sees it, without its prompt: of each result at most `shown` bytes.
+    pub fn messages(&self, shown: usize) -> impl Iterator<Item = ChatMessage> + '_ {
+        self.steps.iter().flat_map(move |step| {
             let said = ChatMessage::Assistant {
                 text: step.text.clone(),
                 calls: step.calls.clone(),
                 thoughts: step.thoughts.clone(),
             };
             let results = step.calls.iter().filter_map(|call| {
-                step.results.iter().find(|result| result.call == call.id).cloned().or_else(|| {
+                let returned = step.results.iter().find(|result| result.call == call.id);
+                let returned = returned.map(|result| ToolResult {
+                    call: call.id.clone(),
+                    content: long_result::shown(&call.name, result, shown).into_owned(),
+                    is_error: result.is_error,
+                });
+                returned.or_else(|| {
                     // Only where the run was ended during its calls.
                     (self.state == State::Ended).then(|| ToolResult {
                         call: call.id.clone(),

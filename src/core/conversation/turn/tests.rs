@@ -140,7 +140,7 @@ fn calls_are_journaled_with_the_end_of_their_answer_and_then_made() {
         assert_eq!(turn.returned(result), None, "one result per call");
     }
     assert_eq!(turn.work(), Some(Work::Ask { step: 1 }));
-    let seen: Vec<_> = turn.messages().collect();
+    let seen: Vec<_> = turn.messages(usize::MAX).collect();
     assert!(matches!(&seen[1], ChatMessage::ToolResults(r) if r.len() == 3 && r[0].call.as_str() == "a"));
 }
 
@@ -190,7 +190,9 @@ fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_o
         if seals.len() == 3),
         "{events:?}"
     );
-    let Some(ChatMessage::Assistant { text, thoughts, .. }) = turn.messages().next() else { panic!() };
+    let Some(ChatMessage::Assistant { text, thoughts, .. }) = turn.messages(usize::MAX).next() else {
+        panic!()
+    };
     let thought = |text: &str, at, proof| Thought { text: text.into(), at, proof };
     assert_eq!(text, "Let me");
     assert_eq!(
@@ -203,7 +205,7 @@ fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_o
     );
     turn.apply(&turn.end(Outcome::Aborted(Cause::Asked), Usage::default())[0]);
     assert!(
-        matches!(turn.messages().next(), Some(ChatMessage::Assistant { thoughts, .. }) if thoughts.is_empty())
+        matches!(turn.messages(usize::MAX).next(), Some(ChatMessage::Assistant { thoughts, .. }) if thoughts.is_empty())
     );
 }
 
@@ -236,7 +238,7 @@ fn a_thought_that_a_restart_made_void_is_gone_and_a_thought_is_no_answer() {
     );
     assert!(matches!(&events[1], Event::StepEnded { usage } if usage.output_tokens == 2), "{events:?}");
     assert!(!turn.has_answer());
-    assert_eq!(turn.messages().count(), 0);
+    assert_eq!(turn.messages(usize::MAX).count(), 0);
 }
 
 #[test]
@@ -246,7 +248,9 @@ fn an_unfinished_answer_starts_anew_and_an_open_call_is_not_repeated() {
     let [restarted] = &turn.recover(|_| false)[..] else { panic!() };
     turn.apply(restarted);
     feed(&mut turn, vec![Delta::Text("whole".into()), call("a", OFFERED), finished(1)]);
-    assert!(matches!(turn.messages().next(), Some(ChatMessage::Assistant { text, .. }) if text == "whole"));
+    assert!(
+        matches!(turn.messages(usize::MAX).next(), Some(ChatMessage::Assistant { text, .. }) if text == "whole")
+    );
     assert_eq!(turn.recover(|_| true), [], "an idempotent tool is called again");
     for event in turn.recover(|_| false) {
         assert!(matches!(&event, Event::ToolReturned(r) if r.content.starts_with("interrupted")));
@@ -284,7 +288,7 @@ proptest! {
         }
         prop_assert_eq!(folded.work(), live.work());
         prop_assert_eq!(folded.usage(), live.usage());
-        prop_assert_eq!(folded.messages().collect::<Vec<_>>(), live.messages().collect::<Vec<_>>());
+        prop_assert_eq!(folded.messages(usize::MAX).collect::<Vec<_>>(), live.messages(usize::MAX).collect::<Vec<_>>());
         let ends = log.iter().filter(|e| matches!(e, Event::Ended { .. })).count();
         prop_assert!(ends <= 1, "one terminal event");
         prop_assert_eq!(ends == 1, live.work().is_none());
