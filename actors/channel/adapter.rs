@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use actix::Addr;
 use clawmux_core::channel::{Answered, Incoming, Outgoing, typing};
@@ -9,6 +10,7 @@ use clawmux_core::ids::{CallId, Owner, PluginName, RunId, SessionKey};
 use clawmux_core::tools::plugin::Rights;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::plugin::{AdapterCall, Kind, Loaded};
 use crate::sandbox::host::call::Origin;
@@ -17,6 +19,11 @@ use crate::sandbox_supervisor::{CallAdapter, SandboxSupervisor, Tools};
 
 /// The most updates that an adapter may fetch at once.
 const UPDATES_MAX: usize = 100;
+
+/// How often an adapter is asked about one thing that it fails at, and the pause after each, times how often it
+/// was.
+const ATTEMPTS_MAX: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// An adapter, for one channel.
 #[derive(Clone)]
@@ -38,6 +45,21 @@ pub(super) struct Fetched {
     /// How far it has asked, for the next time.
     #[serde(default)]
     pub(super) cursor: Value,
+}
+
+/// Asks an adapter about one thing, a few times where it fails at that.
+///
+/// # Errors
+/// Why it failed the last time.
+pub(super) async fn patiently<T>(ask: impl AsyncFn() -> Result<T, String>) -> Result<T, String> {
+    let mut attempt = 1;
+    loop {
+        match ask().await {
+            Err(_) if attempt < ATTEMPTS_MAX => sleep(PAUSE * attempt).await,
+            asked => return asked,
+        }
+        attempt += 1;
+    }
 }
 
 impl Adapter {
@@ -65,8 +87,8 @@ impl Adapter {
     ///
     /// # Errors
     /// What it says is wrong, or what is wrong with it.
-    pub(super) async fn parse(&self, body: String) -> Result<Vec<Incoming>, String> {
-        let output = self.call(AdapterCall::ParseIncoming, body.into_bytes()).await?;
+    pub(super) async fn parse(&self, body: &str) -> Result<Vec<Incoming>, String> {
+        let output = self.call(AdapterCall::ParseIncoming, body.as_bytes().to_vec()).await?;
         Incoming::read(&output).map_err(|why| format!("plugin {}: {why}", self.name))
     }
 

@@ -14,6 +14,7 @@
 //! other.
 
 mod adapter;
+mod ledger;
 mod sending;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -25,12 +26,13 @@ use actix_web::web::Bytes;
 use clawmux_core::channel::admission::{Admission, Code, Entrance};
 use clawmux_core::channel::{Answered, BODY_BYTES_MAX, Image, Incoming, Status};
 use clawmux_core::config::{self, ChannelMode};
+use clawmux_core::conversation::approval::ApprovalRequest;
 use clawmux_core::conversation::command::{SessionCommand, Submit};
 use clawmux_core::conversation::event::{Event, Outcome, Published};
 use clawmux_core::conversation::reply::SessionReply;
 use clawmux_core::conversation::turn::Turn;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{Owner, RunId, Ticket};
+use clawmux_core::ids::{ApprovalId, Owner, RunId, Ticket};
 use clawmux_core::prompt::attachment::{ATTACHMENT_BYTES_MAX, Attachment};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::request::reply::Reply;
@@ -50,9 +52,10 @@ use crate::runtime::observe::{Observe, Observed};
 use crate::runtime::supervision::Guard;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::session::AgentConfigs;
-use crate::store::{ChannelChange, ChannelState, OutboxRow, ReadChannel, SendState, Store, WriteChannel};
+use crate::store::{ChannelChange, ChannelState, OutboxRow, ReadChannel, SendState, Store};
 
-use adapter::Adapter;
+use adapter::{Adapter, patiently};
+use ledger::Ledger;
 use sending::{Fared, Flights, Sender};
 
 /// Conversations that are answered at once.
@@ -72,9 +75,6 @@ const LAG_CHECK: Duration = Duration::from_secs(5);
 const ATTEMPTS_MAX: u32 = 8640;
 const RETRY: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-
-/// How often an adapter is asked about one thing that it fails at.
-const ADAPTER_ATTEMPTS_MAX: u32 = 4;
 
 /// The longest pause between questions to a platform that does not answer.
 const POLL_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -242,21 +242,23 @@ impl Channel {
         Sender {
             adapter: self.adapter(),
             fetcher: self.around.fetcher.clone(),
-            store: self.around.store.clone(),
+            ledger: self.ledger(),
             flights: self.flights.clone(),
         }
     }
 
+    fn ledger(&self) -> Ledger {
+        Ledger { channel: self.config.name.as_str().into(), store: self.around.store.clone() }
+    }
+
     fn write(&self, changes: Vec<ChannelChange>) -> impl Future<Output = Result<(), Error>> + use<> {
-        let store = self.around.store.clone();
-        let write = WriteChannel { channel: self.config.name.clone(), now: clock::now(), changes };
-        async move { ask(&store, write).await.flatten() }
+        let ledger = self.ledger();
+        async move { ledger.try_write(changes).await }
     }
 
     /// Keeps why something failed.
     fn note(&mut self, why: &str) {
-        let why: String = why.chars().take(ERROR_CHARS_MAX).collect();
-        self.figures.last_error = Some((why, clock::now()));
+        self.figures.last_error = Some((shortened(why), clock::now()));
     }
 
     /// Reads what is in the store and not here yet.
@@ -346,21 +348,13 @@ impl Channel {
         let Some((id, body)) = self.raw.pop_front() else { return };
         self.is_parsing = true;
         let (adapter, admission) = (self.adapter(), self.admission.clone());
-        let (agent_configs, store) = (self.around.agent_configs.clone(), self.around.store.clone());
+        let (agent_configs, ledger) = (self.around.agent_configs.clone(), self.ledger());
         let channel = self.config.name.clone();
         let parsed = async move {
-            let mut failed = None;
-            let mut messages = Vec::new();
-            for attempt in 1..=ADAPTER_ATTEMPTS_MAX {
-                match adapter.parse(body.clone()).await {
-                    Ok(read) => {
-                        (messages, failed) = (read, None);
-                        break;
-                    }
-                    Err(why) => failed = Some(why),
-                }
-                sleep(RETRY * 4 * attempt).await;
-            }
+            let (messages, failed) = match patiently(async || adapter.parse(&body).await).await {
+                Ok(messages) => (messages, None),
+                Err(why) => (Vec::new(), Some(why)),
+            };
             let (received, mut shut_out) = (messages.len(), 0);
             let (mut kept, mut changes) = (Vec::new(), Vec::new());
             let (mut admission, now) = (admission, clock::now());
@@ -385,17 +379,8 @@ impl Channel {
             }
             changes.extend(admission.expired(now).into_iter().map(ChannelChange::Forget));
             changes.push(ChannelChange::Parsed(id, kept));
-            let mut pause = RETRY;
             // What it says is not lost: it is written down before the next one is looked at.
-            loop {
-                let write =
-                    WriteChannel { channel: channel.clone(), now: clock::now(), changes: changes.clone() };
-                if ask(&store, write).await.flatten().is_ok() {
-                    break;
-                }
-                sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-            }
+            ledger.write(changes, |_| {}).await;
             (received, shut_out, failed, admission.codes)
         };
         ctx.spawn(parsed.into_actor(self).map(|(received, shut_out, failed, codes), channel, ctx| {
@@ -536,6 +521,9 @@ impl Channel {
         let Some(waiting) = self.line.waiting(ticket).cloned() else { return };
         let Some(running) = self.running(&waiting) else { return };
         running.fold.apply(&event.logged.event);
+        if let (Some(run), Event::ApprovalAsked(asked)) = (&event.logged.run, &event.logged.event) {
+            return self.tell_of_approval(&waiting, run, asked, ctx);
+        }
         let Event::Ended { outcome, .. } = &event.logged.event else { return };
         let (text, _) = running.fold.text();
         let _ = self.line.over(ticket);
@@ -549,6 +537,40 @@ impl Channel {
         self.answer(&waiting, answer, ctx);
     }
 
+    /// Says that the answer waits for an approval: once, however often it is heard, and no more once that is
+    /// decided.
+    fn tell_of_approval(
+        &mut self,
+        waiting: &Waiting,
+        run: &RunId,
+        asked: &ApprovalRequest,
+        ctx: &mut Context<Self>,
+    ) {
+        let (adapter, ledger) = (self.adapter(), self.ledger());
+        let Some(running) = self.running(waiting) else { return };
+        let message = Arc::clone(&running.message);
+        let content = format!("Before I go on, the operator has to approve a call of {}.", asked.call.name);
+        let told = Answered { status: Status::Notice, content };
+        let (waiting, call) = (waiting.clone(), asked.call.id.clone());
+        let known_as = format!("approval {}", ApprovalId::of(run, &call).as_str());
+        let formatted = async move { adapter.format(&message, &told).await };
+        ctx.spawn(formatted.into_actor(self).map(move |formatted, channel, ctx| {
+            let still_waits =
+                channel.running(&waiting).is_some_and(|running| running.fold.waits_for_approval(&call));
+            let requests = match formatted {
+                Ok(requests) if still_waits && !requests.is_empty() => requests.to_json(),
+                Ok(_) => return,
+                Err(why) => return channel.note(&why),
+            };
+            let notice = ChannelChange::Notice { known_as, conversation: waiting.conversation, requests };
+            let written = async move { ledger.try_write(vec![notice]).await };
+            ctx.spawn(written.into_actor(channel).map(|written, channel, ctx| match written {
+                Ok(()) => channel.refill(ctx),
+                Err(error) => channel.note(&error.message),
+            }));
+        }));
+    }
+
     /// Writes an answer down, in the place of what it answers.
     fn answer(&mut self, waiting: &Waiting, answer: Answered, ctx: &mut Context<Self>) {
         let adapter = self.adapter();
@@ -557,38 +579,23 @@ impl Channel {
             ctx.cancel_future(typing);
         }
         let (id, message) = (running.id, Arc::clone(&running.message));
-        let (store, channel) = (self.around.store.clone(), self.config.name.clone());
+        let ledger = self.ledger();
         let conversation = waiting.conversation.clone();
         let written = async move {
-            let mut formatted = Err(String::new());
-            for attempt in 1..=ADAPTER_ATTEMPTS_MAX {
-                // Who has nothing to say says nothing.
-                if answer.status == Status::Answer && answer.content.trim().is_empty() {
-                    formatted = Ok(None);
-                    break;
-                }
-                formatted = adapter.format(&message, &answer).await.map(Some);
-                if formatted.is_ok() {
-                    break;
-                }
-                sleep(RETRY * 4 * attempt).await;
-            }
+            // Who has nothing to say says nothing.
+            let is_silent = answer.status == Status::Answer && answer.content.trim().is_empty();
+            let formatted = match is_silent {
+                true => Ok(None),
+                false => patiently(async || adapter.format(&message, &answer).await).await.map(Some),
+            };
             let mut changes = vec![ChannelChange::Taken(id)];
             if let Ok(Some(requests)) = &formatted
                 && !requests.is_empty()
             {
                 changes.push(ChannelChange::Answer { conversation, requests: requests.to_json() });
             }
-            let mut pause = RETRY;
-            loop {
-                let write =
-                    WriteChannel { channel: channel.clone(), now: clock::now(), changes: changes.clone() };
-                if ask(&store, write).await.flatten().is_ok() {
-                    return formatted.err();
-                }
-                sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-            }
+            ledger.write(changes, |_| {}).await;
+            formatted.err()
         };
         let waiting = waiting.clone();
         ctx.spawn(written.into_actor(self).map(move |failed, channel, ctx| {
@@ -647,7 +654,7 @@ impl Channel {
             return;
         }
         let (adapter, cursor) = (self.adapter(), self.cursor.clone());
-        let (store, channel) = (self.around.store.clone(), self.config.name.clone());
+        let ledger = self.ledger();
         let polled = async move {
             let fetched = adapter.poll(cursor.as_deref()).await?;
             let next = fetched.cursor.to_string();
@@ -659,8 +666,7 @@ impl Channel {
             }
             let has_news = !changes.is_empty();
             changes.push(ChannelChange::Advance(next.clone()));
-            let write = WriteChannel { channel, now: clock::now(), changes };
-            ask(&store, write).await.flatten().map_err(|error| error.message)?;
+            ledger.try_write(changes).await.map_err(|error| error.message)?;
             Ok((has_news, Some(next)))
         };
         ctx.spawn(polled.into_actor(self).map(move |polled: Result<_, String>, channel, ctx| {

@@ -15,17 +15,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use actix::Addr;
 use clawmux_core::channel::{Outgoing, Refused, Verdict, verdict};
 use clawmux_core::tools::plugin::Rights;
 use futures::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::adapter::Adapter;
+use super::ledger::Ledger;
 use crate::outbound::fetch::{Fate, Fetcher, Opened, Reach};
-use crate::runtime::ask::ask;
 use crate::runtime::clock;
-use crate::store::{ChannelChange, OutboxRow, SendState, Store, WriteChannel};
+use crate::store::{ChannelChange, OutboxRow, SendState};
 
 /// How long a platform may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -59,7 +58,7 @@ pub(super) enum Fared {
 pub(super) struct Sender {
     pub(super) adapter: Adapter,
     pub(super) fetcher: Fetcher,
-    pub(super) store: Addr<Store>,
+    pub(super) ledger: Ledger,
     pub(super) flights: Flights,
 }
 
@@ -195,19 +194,8 @@ impl Sender {
         self.write(ChannelChange::Send(id, state), paused).await;
     }
 
-    /// Writes it down, however often that has to be tried: nothing goes on before it is.
     async fn write(&self, change: ChannelChange, paused: &impl Fn(&str)) {
-        let mut pause = PAUSE;
-        loop {
-            let channel = self.adapter.channel.to_string();
-            let write = WriteChannel { channel, now: clock::now(), changes: vec![change.clone()] };
-            match ask(&self.store, write).await.flatten() {
-                Ok(()) => return,
-                Err(error) => paused(&error.message),
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
-        }
+        self.ledger.write(vec![change], paused).await;
     }
 }
 

@@ -68,6 +68,15 @@ pub enum ChannelChange {
         /// The requests, as JSON.
         requests: String,
     },
+    /// Something else that is said, once: nothing where it is known by this already.
+    Notice {
+        /// What it is known by, among the ids of messages.
+        known_as: String,
+        /// The conversation it is for.
+        conversation: String,
+        /// The requests, as JSON.
+        requests: String,
+    },
     /// How far an answer is.
     Send(i64, SendState),
     /// An answer is done with.
@@ -209,7 +218,7 @@ impl Change for WriteChannel {
         let bytes = |change: &ChannelChange| match change {
             ChannelChange::Receive(text) | ChannelChange::Advance(text) => text.len(),
             ChannelChange::Parsed(_, messages) => messages.iter().map(|(_, json)| json.len() + 64).sum(),
-            ChannelChange::Answer { requests, .. } => requests.len(),
+            ChannelChange::Answer { requests, .. } | ChannelChange::Notice { requests, .. } => requests.len(),
             _ => 128,
         };
         256 + self.changes.iter().map(bytes).sum::<usize>()
@@ -248,11 +257,7 @@ impl WriteChannel {
                 for (known_as, json) in messages {
                     let is_new = match known_as {
                         None => true,
-                        Some(id) => {
-                            let sql =
-                                "INSERT OR IGNORE INTO channel_seen (channel, id, received) VALUES (?, ?, ?)";
-                            writer.cached(sql)?.execute(params![channel, id, now])? > 0
-                        }
+                        Some(id) => self.is_new(id, writer)?,
                     };
                     if is_new {
                         self.insert(true, json, writer)?;
@@ -268,13 +273,11 @@ impl WriteChannel {
             ChannelChange::Taken(id) => {
                 writer.cached("DELETE FROM channel_inbox WHERE id = ?")?.execute([id])?;
             }
-            ChannelChange::Answer { conversation, requests } => {
-                writer
-                    .cached(
-                        "INSERT INTO channel_outbox (channel, conversation, made, requests, next, state)
-                         VALUES (?, ?, ?, ?, 0, 0)",
-                    )?
-                    .execute(params![channel, conversation, now, requests])?;
+            ChannelChange::Answer { conversation, requests } => self.say(conversation, requests, writer)?,
+            ChannelChange::Notice { known_as, conversation, requests } => {
+                if self.is_new(known_as, writer)? {
+                    self.say(conversation, requests, writer)?;
+                }
             }
             ChannelChange::Send(id, state) => self.put(*id, state, writer)?,
             ChannelChange::Sent(id) => {
@@ -301,6 +304,23 @@ impl WriteChannel {
                 writer.cached(sql)?.execute([channel, name])?;
             }
         }
+        Ok(())
+    }
+
+    /// Whether nothing was known by this id; now something is.
+    fn is_new(&self, id: &str, writer: &mut Writer) -> Result<bool, Failure> {
+        let sql = "INSERT OR IGNORE INTO channel_seen (channel, id, received) VALUES (?, ?, ?)";
+        Ok(writer.cached(sql)?.execute(params![self.channel, id, integer(self.now.as_millis())])? > 0)
+    }
+
+    /// Puts something into the outbox.
+    fn say(&self, conversation: &str, requests: &str, writer: &mut Writer) -> Result<(), Failure> {
+        writer
+            .cached(
+                "INSERT INTO channel_outbox (channel, conversation, made, requests, next, state)
+                 VALUES (?, ?, ?, ?, 0, 0)",
+            )?
+            .execute(params![self.channel, conversation, integer(self.now.as_millis()), requests])?;
         Ok(())
     }
 

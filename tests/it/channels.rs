@@ -329,6 +329,27 @@ fn what_of_an_answer_was_sent_is_not_sent_again_with_the_rest() {
 }
 
 #[test]
+fn who_has_to_wait_for_an_approval_is_told_once() {
+    let platform = Platform::start();
+    let asks = "[[plugins]]\nname = \"echo\"\napproval = \"ask\"\n";
+    let daemon = start(&(telegram(&platform, "allow = [\"*\"]") + asks));
+    platform.update(said(1, 42, r#"/tool echo {"text":"hi"}"#));
+    let notices = || {
+        let texts = platform.texts("/sendMessage");
+        texts.iter().filter(|text| text.contains("the operator has to approve a call of echo")).count()
+    };
+    eventually("it to be told", || notices() == 1);
+    let daemon = daemon.kill_and_restart();
+    let waits =
+        || daemon.rows_of(&["approvals"]).first().map(|row| row["approval"].as_str().unwrap().to_owned());
+    let id = eventually("it to wait again", waits);
+    daemon.stdout_of(&["approval", "approve", &id]);
+    let is_answered = || platform.texts("/sendMessage").iter().any(|text| text.contains("hi"));
+    eventually("it to be answered", is_answered);
+    assert_eq!(notices(), 1, "{:?}", platform.texts("/sendMessage"));
+}
+
+#[test]
 fn nothing_is_lost_or_doubled_over_kills() {
     const MESSAGES: i64 = 30;
     let platform = Platform::start();
