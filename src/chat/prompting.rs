@@ -9,6 +9,7 @@ use clawmux_core::ids::RunId;
 
 use super::client::{ChatError, Client, ClientEvent, Flow};
 use super::conversation::Output;
+use super::signals::Signal;
 use crate::exit::{FAILED, Failure};
 
 /// How long the daemon may take to put a prompt on its disk.
@@ -25,12 +26,14 @@ pub(super) enum PromptOutcome {
 }
 
 impl Client {
-    /// Sends a prompt until it is durable or refused.
+    /// Sends a prompt until it is durable or refused. Ctrl-C aborts it, also where nobody knows yet whether the
+    /// daemon has taken it; a second one leaves.
     ///
     /// # Errors
     /// If the daemon is gone or does not answer.
     pub(super) async fn prompt(&mut self, text: &str) -> Result<PromptOutcome, Failure> {
         let key = RunId::from_random(clock::random());
+        self.aborting = None;
         let files = std::mem::take(&mut self.files);
         let begun = Instant::now();
         let sent = loop {
@@ -54,7 +57,7 @@ impl Client {
             }
             self.conversation.sends();
             let error = match self.link.send(frame).await {
-                Ok(()) => match self.acceptance(&id, begun).await {
+                Ok(()) => match self.acceptance(&id, &key, begun).await {
                     Ok(sent) => break sent,
                     Err(error) => error,
                 },
@@ -76,8 +79,13 @@ impl Client {
         Ok(sent)
     }
 
-    /// Waits for the answer to the prompt that was sent under this id.
-    async fn acceptance(&mut self, id: &str, begun: Instant) -> Result<PromptOutcome, ChatError> {
+    /// Waits for the answer to the prompt that was sent under this id, with this key.
+    async fn acceptance(
+        &mut self,
+        id: &str,
+        key: &RunId,
+        begun: Instant,
+    ) -> Result<PromptOutcome, ChatError> {
         loop {
             if begun.elapsed() > ACCEPT {
                 let why = format!("the daemon did not take the prompt within {} s", ACCEPT.as_secs());
@@ -99,6 +107,10 @@ impl Client {
                 }
                 ClientEvent::ServerMessage(Ok(told)) => self.hear(told)?,
                 ClientEvent::ServerMessage(Err(lost)) => return Err(ChatError::Lost(lost)),
+                // A run is known by the key of its prompt too.
+                ClientEvent::Signal(Signal::Interrupt) if self.aborting.is_none() => {
+                    self.abort(key.to_string()).await?;
+                }
                 ClientEvent::Signal(_) | ClientEvent::UserInput(_) => return Ok(PromptOutcome::Left),
                 ClientEvent::Tick => {}
             }

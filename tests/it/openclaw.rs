@@ -65,39 +65,51 @@ fn text(end: &Value) -> &str {
 
 const SLOWLY: &str = "Slowly: 1 2 3 4 done.";
 
+/// Follows an answer over connections that are cut; whether it was under way at each cut.
+fn is_told_over_cuts(address: SocketAddr, at: u64, attempt: u32) -> bool {
+    let key = format!("cut{at}-{attempt}");
+    let run = format!("run-{key}");
+    let mut client = connect(address);
+    let started = send(&mut client, "1", &key, "/slow 4");
+    assert_eq!(started["payload"]["status"], "started", "{started}");
+    for cut in 0..3 {
+        // Where it comes back while it is told, right at a word and a little later.
+        let enough = format!(" {}", 1 + cut);
+        let (_, end) = follow(&mut client, &run, |said| said.contains(&enough));
+        assert_eq!(end, None, "it goes on");
+        std::thread::sleep(Duration::from_millis(at * 150 % 900));
+        client = connect(address);
+        let again = send(&mut client, "1", &key, "/slow 4");
+        if again["payload"]["status"] == "ok" {
+            return false;
+        }
+        assert_eq!(again["payload"]["runId"], json!(run), "{again}");
+        assert_eq!(again["payload"]["status"], "in_flight", "{again}");
+    }
+    let (said, end) = follow(&mut client, &run, |_| false);
+    let end = end.unwrap_or_else(|| panic!("no end after {said:?}"));
+    assert_eq!((said.as_str(), text(&end)), (SLOWLY, SLOWLY));
+
+    // Over another connection it is over.
+    let mut client = connect(address);
+    assert_eq!(send(&mut client, "1", &key, "/slow 4")["payload"]["status"], "ok");
+    let asked = json!({ "sessionKey": key, "message": "/slow 4", "idempotencyKey": run });
+    let answer = call(&mut client, "2", "agent", asked);
+    assert_eq!(answer["payload"]["result"]["payloads"][0]["text"], SLOWLY, "{answer}");
+    let told = client.seen().iter().filter(|frame| frame.contains("\"event\":\"chat\"")).count();
+    assert_eq!(told, 0, "{:#?}", client.seen());
+    true
+}
+
 #[test]
 fn a_prompt_that_is_sent_again_after_a_cut_is_told_once_and_whole() {
     let daemon = Daemon::start();
     let address = daemon.address;
     let clients = (0..CUT).map(|at| {
         std::thread::spawn(move || {
-            let (key, run) = (format!("cut{at}"), format!("run-cut{at}"));
-            let mut client = connect(address);
-            let started = send(&mut client, "1", &key, "/slow 4");
-            assert_eq!(started["payload"]["status"], "started", "{started}");
-            for cut in 0..3 {
-                // Where it comes back while it is told, right at a word and a little later.
-                let enough = format!(" {}", 1 + cut);
-                let (_, end) = follow(&mut client, &run, |said| said.contains(&enough));
-                assert_eq!(end, None, "it goes on");
-                std::thread::sleep(Duration::from_millis(at * 150 % 900));
-                client = connect(address);
-                let again = send(&mut client, "1", &key, "/slow 4");
-                assert_eq!(again["payload"]["runId"], json!(run), "{again}");
-                assert_eq!(again["payload"]["status"], "in_flight", "{again}");
-            }
-            let (said, end) = follow(&mut client, &run, |_| false);
-            let end = end.unwrap_or_else(|| panic!("no end after {said:?}"));
-            assert_eq!((said.as_str(), text(&end)), (SLOWLY, SLOWLY));
-
-            // Over another connection it is over.
-            let mut client = connect(address);
-            assert_eq!(send(&mut client, "1", &key, "/slow 4")["payload"]["status"], "ok");
-            let asked = json!({ "sessionKey": key, "message": "/slow 4", "idempotencyKey": run });
-            let answer = call(&mut client, "2", "agent", asked);
-            assert_eq!(answer["payload"]["result"]["payloads"][0]["text"], SLOWLY, "{answer}");
-            let told = client.seen().iter().filter(|frame| frame.contains("\"event\":\"chat\"")).count();
-            assert_eq!(told, 0, "{:#?}", client.seen());
+            // On a machine that stands still the answer is over before it is cut: then with another one.
+            let is_told = |attempt: u32| is_told_over_cuts(address, at, attempt);
+            assert!((0..5).any(is_told), "the answer was over each time before it was cut");
         })
     });
     for client in clients.collect::<Vec<_>>() {
