@@ -300,6 +300,13 @@ x = 1
 }
 
 #[test]
+fn no_plugin_has_the_name_of_a_built_in_tool() {
+    let complaints = toml("[[plugins]]\nname = \"read_result\"\npath = \"x.wasm\"\n").complaints();
+    assert_eq!(complaints.len(), 1, "{complaints:?}");
+    assert!(complaints[0].contains("\"read_result\" is the name of a built-in tool"), "{complaints:?}");
+}
+
+#[test]
 fn broken_toml_is_complained_of_with_its_line_in_every_file() {
     let given = Given {
         files: vec![("a.toml", "[gateway]\nlisten = [\n"), ("b.toml", "x = 1\n[log\n")],
