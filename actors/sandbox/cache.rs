@@ -23,6 +23,7 @@ use std::fs::{File, OpenOptions};
 use std::hash::{Hash as _, Hasher};
 use std::io;
 use std::io::{Read as _, Write as _};
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,8 +43,8 @@ const KEPT_BYTES_MAX: u64 = 256 << 20;
 /// The most bytes of the code of one module.
 const CODE_BYTES_MAX: u64 = 256 << 20;
 
-/// The files the runtime has for a module: the module's own and its kernel's.
-const CODE_FILES: usize = 2;
+/// The files the runtime has for a module: the module's own, its kernel's, and that of what it imports WASI from.
+const CODE_FILES: RangeInclusive<usize> = 2..=3;
 
 /// How deep the runtime's folders go.
 const DEPTH_MAX: usize = 4;
@@ -338,8 +339,8 @@ impl Place {
         let mut files = Vec::new();
         let mut left = CODE_BYTES_MAX;
         read_code(&folder.join(CODE), "", self.us, &mut left, &mut files)?;
-        if files.len() != CODE_FILES {
-            return Err(format!("it has {} files of code instead of {CODE_FILES}", files.len()));
+        if !CODE_FILES.contains(&files.len()) {
+            return Err(format!("it has {} files of code instead of {CODE_FILES:?}", files.len()));
         }
         files.sort();
         let mut digest = Seal::new_from_slice(&self.key).map_err(|error| error.to_string())?;

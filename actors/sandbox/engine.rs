@@ -14,14 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clawmux_core::tools::audit::CallUsage;
-use extism::{CancelHandle, CompiledPlugin, Manifest, Wasm};
+use extism::{CancelHandle, CompiledPlugin};
 
 use super::Limits;
 use super::cache::{Cache, Mark};
 use super::compiler::{self, CompileError};
 use super::host;
 use super::host::call::{Asking, CallState, Over};
+use super::module::Inspected;
 use super::source::Package;
+use super::wasi;
 
 /// The most bytes of a guest's own error message that are kept.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
@@ -72,6 +74,7 @@ pub struct Engine {
     limits: Limits,
     /// What the last call used.
     usage: CallUsage,
+    inspected: Inspected,
 }
 
 impl fmt::Debug for Engine {
@@ -95,18 +98,33 @@ impl Engine {
         let Limits { timeout, fuel, .. } = limits;
         let code = cache.code(&package.module, wanted)?;
         let mark = cache.mark();
-        let manifest = Manifest::new([Wasm::data(package.module.clone())])
+        let manifest = wasi::manifest(&package.module)
+            .map_err(CompileError::Refused)?
             .with_memory_max(package.inspected.pages_to_grow)
             .with_timeout(timeout.saturating_add(BACKSTOP));
         let state = Arc::new(CallState::new(package.settings.clone()));
         // Finds all it would compile in what was compiled with the same settings.
         let compiled = compiler::builder(manifest)
             .with_fuel_limit(fuel.min(Limits::FUEL_MAX))
-            .with_functions(host::link(&package.name, &package.rights, &state))
+            .with_functions(host::link(
+                &package.name,
+                &package.rights,
+                &state,
+                package.inspected.imports_wasi,
+            ))
             .with_cache_config(&code.settings)
             .compile()
             .map_err(|error| CompileError::Refused(format!("{error:#}")))?;
-        Ok((Self { compiled: Arc::new(compiled), state, limits, usage: CallUsage::default() }, mark))
+        Ok((
+            Self {
+                compiled: Arc::new(compiled),
+                state,
+                limits,
+                usage: CallUsage::default(),
+                inspected: package.inspected,
+            },
+            mark,
+        ))
     }
 
     /// What the last call used.
@@ -131,8 +149,8 @@ impl Engine {
         let mut instance =
             extism::Plugin::new_from_compiled(&self.compiled).map_err(|error| failure(&error))?;
         begun(Interrupt { handle: instance.cancel_handle(), compiled: Arc::clone(&self.compiled) });
-        let called = instance.call::<&[u8], ()>(export, input);
-        let Over { output, error: said, used } = self.state.end();
+        let called = self.enter(&mut instance).and_then(|()| instance.call::<&[u8], ()>(export, input));
+        let Over { output, error: said, used, denied } = self.state.end();
         self.usage = CallUsage { fuel: instance.fuel_consumed(), grants: used };
         let said =
             || said.map(|said| Failure::Reported(shortened(String::from_utf8_lossy(&said).into_owned())));
@@ -145,9 +163,38 @@ impl Engine {
             Err(error) => match (failure(&error), said()) {
                 // What the guest says is more than that it failed.
                 (Failure::Reported(_) | Failure::Trapped(_), Some(said)) => Err(said),
+                (Failure::Reported(why) | Failure::Trapped(why), None) if let Some(denied) = denied => {
+                    let name = denied.name();
+                    Err(Failure::Trapped(format!(
+                        "{why}; before that it asked for {name}, which takes the grant host_function:{name}"
+                    )))
+                }
                 (failure, _) => Err(failure),
             },
         }
+    }
+}
+
+impl Engine {
+    /// Brings a fresh instance to where its functions can be called. What runs until then has fuel of its own.
+    ///
+    /// While an instance is made, the runtime has no valid pointers to what the host functions reach a guest's
+    /// memory by: they refuse until that is over. To ask for a function that is not there makes the instance, sets
+    /// the pointers and does no more. They lead to where `instance` is, so it is not moved after that.
+    fn enter(&self, instance: &mut extism::Plugin) -> Result<(), extism::Error> {
+        const NOTHING: &str = "clawmux:nothing";
+        let Inspected { starts_itself, imports_wasi, .. } = self.inspected;
+        if starts_itself
+            && let Err(error) = instance.call::<&[u8], ()>(NOTHING, b"")
+            && error.to_string() != format!("Function not found: {NOTHING}")
+        {
+            return Err(error);
+        }
+        self.state.enter(instance.id.as_u128());
+        if imports_wasi && instance.function_exists(wasi::INITIALIZE) {
+            instance.call::<&[u8], ()>(wasi::INITIALIZE, b"")?;
+        }
+        Ok(())
     }
 }
 
@@ -308,6 +355,24 @@ mod tests {
         let log = "(loop $l (call $log_info (call $alloc (i64.const 9))) (br $l)) i32.const 0";
         let calls = "made more calls of the host than host_calls allows".to_owned();
         assert_eq!(run("", log), Err(Failure::Reported(calls)));
+    }
+
+    #[test]
+    fn the_host_answers_nothing_before_an_instance_is_made() {
+        for call in [
+            "(drop (call $config_get (call $alloc (i64.const 16))))",
+            "(call $log_info (call $alloc (i64.const 16)))",
+            "(call $error_set (call $alloc (i64.const 16)))",
+        ] {
+            for rest in [
+                format!("(func $s {call}) (start $s)"),
+                format!("(func (export \"_initialize\") {call})"),
+                format!("(func (export \"__wasm_call_ctors\") {call})"),
+            ] {
+                let early = "it asks the host for something before its functions are called".to_owned();
+                assert_eq!(run(&rest, "i32.const 0"), Err(Failure::Reported(early)), "{rest}");
+            }
+        }
     }
 
     /// What a guest does to the sizes of a block at `$p`, which the runtime keeps before it.

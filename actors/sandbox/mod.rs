@@ -13,7 +13,8 @@
 //! | [`cache`] | code that this daemon did not compile |
 //! | [`engine`] | more fuel, memory, time or output than a call may have |
 //!
-//! Guests run on the threads of a [`pool`], never on an arbiter. WASI is off for good.
+//! Guests run on the threads of a [`pool`], never on an arbiter. Those that were made for WASI find as much of it
+//! as their runtimes need to start ([`wasi`]).
 
 pub mod cache;
 pub mod compiler;
@@ -23,5 +24,6 @@ pub mod module;
 pub mod pool;
 pub mod signing;
 pub mod source;
+pub mod wasi;
 
 pub use clawmux_core::tools::plugin::CallLimits as Limits;

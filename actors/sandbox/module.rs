@@ -9,7 +9,7 @@ use clawmux_core::ids::PluginName;
 use clawmux_core::tools::plugin::Rights;
 use wasmparser::{ExternalKind, Parser, Payload, TableInit, TypeRef, Validator, WasmFeatures};
 
-use super::{Limits, host};
+use super::{Limits, host, wasi};
 
 /// The largest module, in bytes.
 pub const BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -28,6 +28,9 @@ pub const EXPORTS: [&str; 2] = ["describe", "handle_tool_call"];
 
 /// The functions every channel adapter exports.
 pub const ADAPTER_EXPORTS: [&str; 3] = ["describe", "parse_incoming", "format_outgoing"];
+
+/// What the runtime calls in a fresh instance by itself.
+const INITIALIZERS: [&str; 3] = ["_initialize", "__wasm_call_ctors", "hs_init"];
 
 const PAGES_PER_MIB: u64 = 16;
 
@@ -48,6 +51,10 @@ const FEATURES: WasmFeatures = WasmFeatures::MVP
 pub struct Inspected {
     /// How far memory may grow beyond what the module starts with, in 64 KiB pages.
     pub pages_to_grow: u32,
+    /// Whether code of it runs before any of its functions is called.
+    pub starts_itself: bool,
+    /// Whether it imports WASI.
+    pub imports_wasi: bool,
     /// Of a channel adapter, which others than [`ADAPTER_EXPORTS`] it has; none = it is none.
     pub adapter: Option<AdapterExports>,
 }
@@ -94,6 +101,11 @@ pub fn inspect(
             return refuse(ErrorCode::Forbidden, why);
         }
     }
+    let imports_wasi = shape.imports_wasi();
+    if imports_wasi && shape.memories != 1 {
+        let why = format!("it imports {} and has no memory of its own to be served in", wasi::NAMESPACE);
+        return refuse(ErrorCode::InvalidRequest, why);
+    }
     let exports = |name: &str| shape.exports.iter().any(|export| export == name);
     let is_adapter = exports("parse_incoming") || exports("format_outgoing");
     let (wanted, kind) = match is_adapter {
@@ -136,6 +148,7 @@ pub fn inspect(
             );
         }
     }
+    let starts_itself = shape.has_start || INITIALIZERS.iter().any(|name| exports(name));
     let allowed = u64::from(limits.memory_mb) * PAGES_PER_MIB;
     // Growing is counted anew after the start function has run.
     let to_grow = allowed.saturating_sub(shape.pages) / if shape.has_start { 2 } else { 1 };
@@ -151,12 +164,21 @@ pub fn inspect(
             ),
         );
     }
-    Ok(Inspected { pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX), adapter })
+    Ok(Inspected {
+        pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX),
+        starts_itself,
+        imports_wasi,
+        adapter,
+    })
 }
 
 fn import(from: &str, name: &str, is_function: bool, rights: &Rights) -> Result<(), String> {
+    if from == wasi::NAMESPACE && is_function && wasi::serves(name) {
+        return Ok(());
+    }
     if from.starts_with("wasi") {
-        return Err(format!("it imports {from}::{name}: WASI is off, build it for wasm32-unknown-unknown"));
+        let taken = wasi::NAMESPACE;
+        return Err(format!("it imports {from}::{name}: of WASI there are the functions of {taken} only"));
     }
     if !is_function {
         return Err(format!("it imports {from}::{name}, which is not a function"));
@@ -177,6 +199,8 @@ struct Shape {
     table_elements: Option<u64>,
     /// The memory it starts with, in 64 KiB pages.
     pages: u64,
+    /// How many memories those are.
+    memories: usize,
     has_start: bool,
     functions: u32,
     /// The size of its largest function.
@@ -199,7 +223,9 @@ impl Shape {
                     for table in section {
                         let table = table?;
                         debug_assert!(matches!(table.init, TableInit::RefNull | TableInit::Expr(_)));
-                        shape.table_elements = match (shape.table_elements, table.ty.maximum) {
+                        // With WASI it stays as large as it starts.
+                        let start = Some(table.ty.initial).filter(|_| shape.imports_wasi());
+                        shape.table_elements = match (shape.table_elements, table.ty.maximum.or(start)) {
                             (Some(sum), Some(maximum)) => Some(sum.saturating_add(maximum)),
                             _ => None,
                         };
@@ -208,6 +234,7 @@ impl Shape {
                 Payload::MemorySection(section) => {
                     for memory in section {
                         shape.pages = shape.pages.saturating_add(memory?.initial);
+                        shape.memories += 1;
                     }
                 }
                 Payload::StartSection { .. } => shape.has_start = true,
@@ -227,6 +254,10 @@ impl Shape {
             }
         }
         Ok(shape)
+    }
+
+    fn imports_wasi(&self) -> bool {
+        self.imports.iter().any(|(from, ..)| from == wasi::NAMESPACE)
     }
 }
 
@@ -292,8 +323,8 @@ mod tests {
             (tool("(memory 1) (memory 1)"), "not valid"),
             (tool("(memory 1 1 shared)"), "not valid"),
             (
-                tool("(import \"wasi_snapshot_preview1\" \"fd_write\" (func))"),
-                "imports wasi_snapshot_preview1::fd_write: WASI is off",
+                tool("(import \"wasi_unstable\" \"fd_write\" (func))"),
+                "imports wasi_unstable::fd_write: of WASI there are the functions of wasi_snapshot_preview1 only",
             ),
             (tool("(import \"env\" \"abort\" (func))"), "imports env::abort, which does not exist"),
             (tool("(import \"extism:host/env\" \"memory\" (memory 1))"), "which is not a function"),

@@ -16,7 +16,6 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::provider::model::ModelRef;
-use clawmux_core::tools::call::ToolSpec;
 use clawmux_core::tools::mcp::McpGrant;
 use clawmux_core::tools::node::NodeTool;
 use clawmux_core::tools::{is_built_in, long_result, messenger};
@@ -54,9 +53,9 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// All tools it may call, with `send_message` where that is offered.
+    /// All tools it may call: with those of its configuration `read_result`, and `send_message` where that is offered.
     pub(super) fn toolbox(&self, has_messenger: bool) -> Toolbox {
-        let built_in = self.built_in(has_messenger).map(|spec| spec.name);
+        let built_in = has_messenger.then(messenger::name).into_iter().chain([long_result::name()]);
         let nodes = self.node_tools.iter().map(|tool| tool.name.clone());
         let mcp = self.mcp_tools.iter().map(McpGrant::offered);
         let offered = self.plugins().cloned().chain(nodes).chain(mcp).chain(built_in).collect();
@@ -69,14 +68,6 @@ impl Profile {
     /// The plugins it may call: none takes the name of a tool that is built in.
     pub(super) fn plugins(&self) -> impl Iterator<Item = &PluginName> {
         self.tools.iter().filter(|tool| !is_built_in(tool.as_str()))
-    }
-
-    /// The built-in tools it is offered: `send_message` where it is so, and `read_result` where it has a tool
-    /// whose results may be long.
-    pub(super) fn built_in(&self, has_messenger: bool) -> impl Iterator<Item = ToolSpec> {
-        let has_tools =
-            self.plugins().next().is_some() || !(self.node_tools.is_empty() && self.mcp_tools.is_empty());
-        has_messenger.then(messenger::spec).into_iter().chain(has_tools.then(long_result::spec))
     }
 }
 

@@ -203,7 +203,11 @@ impl Session {
             max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
-        let (profile, has_messenger) = (self.profile.clone(), self.has_messenger());
+        let built_in = [
+            self.has_messenger().then(messenger::spec),
+            self.conversation.has_long_results().then(long_result::spec),
+        ];
+        let profile = self.profile.clone();
         let SessionDeps { providers, tools, connected, mcp, .. } = &self.deps;
         let (providers, tools) = (providers.clone(), tools.clone());
         let (connected, mcp) = (connected.clone(), mcp.clone());
@@ -221,7 +225,7 @@ impl Session {
             offered.extend(tools.find(profile.plugins()).await?);
             offered.extend(connected.tools(&profile.node_tools));
             offered.extend(mcp.find(&profile.mcp_tools).await);
-            offered.extend(profile.built_in(has_messenger));
+            offered.extend(built_in.into_iter().flatten());
             providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())?
         };
         let answer = Rc::new(RefCell::new(Some(asked.try_flatten_stream().boxed_local())));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clawmux_core::ids::{CallId, RunId, SessionKey};
 use clawmux_core::memory::Remembered;
-use clawmux_core::tools::plugin::{GetValue, HttpRequest, ListKeys, SearchMemory, SetValue};
+use clawmux_core::tools::plugin::{GetValue, HostFunction, HttpRequest, ListKeys, SearchMemory, SetValue};
 use extism::Error;
 use tokio::sync::{mpsc, oneshot};
 
@@ -60,6 +60,8 @@ pub struct Over {
     pub error: Option<Vec<u8>>,
     /// The grants that it made use of.
     pub used: Vec<String>,
+    /// What it asked for, was not granted and may not do without.
+    pub denied: Option<HostFunction>,
 }
 
 /// The most bytes of a guest's variables together; as extism has it.
@@ -73,6 +75,8 @@ pub struct CallState {
 }
 
 pub(super) struct Call {
+    /// The instance whose memory the host can reach.
+    instance: Option<u128>,
     asking: Option<Asking>,
     calls_left: u32,
     pub(super) http_bytes_left: usize,
@@ -87,11 +91,13 @@ pub(super) struct Call {
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The grants that were made use of.
     used: BTreeSet<String>,
+    denied: Option<HostFunction>,
 }
 
 impl Default for Call {
     fn default() -> Self {
         Self {
+            instance: None,
             asking: None,
             calls_left: 0,
             http_bytes_left: 0,
@@ -102,6 +108,7 @@ impl Default for Call {
             error: None,
             variables: BTreeMap::new(),
             used: BTreeSet::new(),
+            denied: None,
         }
     }
 }
@@ -128,10 +135,15 @@ impl CallState {
         };
     }
 
+    /// This instance is made: from here on the host answers it.
+    pub fn enter(&self, instance: u128) {
+        self.call().instance = Some(instance);
+    }
+
     /// Ends the call.
     pub fn end(&self) -> Over {
-        let Call { output, error, used, .. } = std::mem::take(&mut *self.call());
-        Over { output, error, used: used.into_iter().collect() }
+        let Call { output, error, used, denied, .. } = std::mem::take(&mut *self.call());
+        Over { output, error, used: used.into_iter().collect(), denied }
     }
 
     /// A grant was made use of.
@@ -139,13 +151,25 @@ impl CallState {
         self.call().used.insert(grant);
     }
 
+    /// Something was asked for that was not granted.
+    pub(super) fn denied(&self, function: HostFunction) {
+        self.call().denied = Some(function);
+    }
+
     // A poisoned lock is fine: nothing is half done between statements.
     pub(super) fn call(&self) -> MutexGuard<'_, Call> {
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn count_call(&self) -> Result<(), Error> {
+    /// This instance calls the host.
+    ///
+    /// # Errors
+    /// Where it has called too often, or must not yet.
+    pub(super) fn count_call(&self, instance: u128) -> Result<(), Error> {
         let mut call = self.call();
+        if call.instance != Some(instance) {
+            return Err(Error::msg("it asks the host for something before its functions are called"));
+        }
         match call.calls_left.checked_sub(1) {
             Some(left) => {
                 call.calls_left = left;

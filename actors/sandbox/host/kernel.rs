@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clawmux_core::ids::PluginName;
 use clawmux_core::tools::plugin::{HostFunction, Rights};
-use extism::{Error, Function, ValType};
+use extism::{CurrentPlugin, Error, Function, ValType};
 
 use super::call::{CallState, VARIABLES_BYTES_MAX};
 use super::{function, guest_memory};
@@ -76,20 +76,36 @@ pub(super) fn functions(plugin: &PluginName, rights: &Rights, state: &Arc<CallSt
 /// whoever looks for it, and never in the way.
 fn log(name: &'static str, plugin: PluginName, may_log: bool, state: &Arc<CallState>) -> Function {
     function(ENV, name, (1, None), state, move |guest, state, inputs| {
-        let mut call = state.call();
-        call.log_lines = call.log_lines.saturating_add(1);
-        if call.log_lines > LOG_LINES_MAX {
-            return Ok(0);
+        if log_line(guest, state, inputs[0], name, &plugin, may_log)? {
+            guest_memory::free(guest, inputs[0])?;
         }
-        drop(call);
-        let line = guest_memory::load_start(guest, inputs[0], LOG_LINE_BYTES_MAX)?;
-        let line = String::from_utf8_lossy(&line);
-        match name {
-            "log_error" | "log_warn" if may_log => tracing::warn!(%plugin, line = ?line, "plugin says"),
-            "log_info" if may_log => tracing::info!(%plugin, line = ?line, "plugin says"),
-            _ => tracing::debug!(%plugin, line = ?line, "plugin says"),
-        }
-        guest_memory::free(guest, inputs[0])?;
         Ok(0)
     })
+}
+
+/// Logs the bytes of a handle at the level of this function, where not too much was logged before; says whether
+/// it did.
+pub(super) fn log_line(
+    guest: &mut CurrentPlugin,
+    state: &CallState,
+    handle: u64,
+    level: &str,
+    plugin: &PluginName,
+    may_log: bool,
+) -> Result<bool, Error> {
+    let mut call = state.call();
+    call.log_lines = call.log_lines.saturating_add(1);
+    if call.log_lines > LOG_LINES_MAX {
+        return Ok(false);
+    }
+    drop(call);
+    let line = guest_memory::load_start(guest, handle, LOG_LINE_BYTES_MAX)?;
+    let line = String::from_utf8_lossy(&line);
+    let line = line.trim_end();
+    match level {
+        "log_error" | "log_warn" if may_log => tracing::warn!(%plugin, line = ?line, "plugin says"),
+        "log_info" if may_log => tracing::info!(%plugin, line = ?line, "plugin says"),
+        _ => tracing::debug!(%plugin, line = ?line, "plugin says"),
+    }
+    Ok(true)
 }

@@ -3,7 +3,7 @@
 //!
 //! The event log has every result whole. A model is shown the first [`shown_bytes`] of it, the same ones
 //! in every request, and where that is not all, what to call for the rest. The handle is the id of the
-//! call. What is read is what the session still knows: the results of the run under way and of the past
+//! call. Whoever sees no such result is not offered the tool. What is read is what the session still knows: the results of the run under way and of the past
 //! turns that the model sees.
 
 use std::borrow::Cow;
@@ -27,10 +27,15 @@ pub fn shown_bytes(context_tokens: usize) -> usize {
     context_tokens.max(SHOWN_BYTES_MIN)
 }
 
+/// The name as that of a tool.
+pub fn name() -> PluginName {
+    PluginName::from(NAME)
+}
+
 /// As a model is told of it.
 pub fn spec() -> ToolSpec {
     ToolSpec {
-        name: PluginName::from(NAME),
+        name: name(),
         description:
             "Reads on in the result of an earlier tool call that was too long to be shown whole. The end of \
             what was shown says which call to name and from which byte to go on."

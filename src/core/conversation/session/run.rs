@@ -73,6 +73,13 @@ impl Session {
         })
     }
 
+    /// Whether the model sees results that are longer than it is shown at once.
+    pub fn has_long_results(&self) -> bool {
+        let shown = long_result::shown_bytes(self.limits.context_tokens);
+        let turns = self.past.iter().map(|past| &past.turn).chain(self.run.iter().map(|(_, turn)| turn));
+        turns.into_iter().any(|turn| turn.has_result_over(shown))
+    }
+
     /// How much is to be thought over the prompt under way: as it says, else as the session is set.
     pub fn thinking(&self) -> Option<Thinking> {
         self.run.as_ref().and_then(|(prompt, _)| prompt.run_options.thinking).or(self.settings.thinking)

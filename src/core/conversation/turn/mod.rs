@@ -445,6 +445,11 @@ impl Turn {
         self.steps.iter().rev().flat_map(|step| &step.results).find(|result| result.call == *call)
     }
 
+    /// Whether a call has a result of more bytes.
+    pub fn has_result_over(&self, bytes: usize) -> bool {
+        self.steps.iter().flat_map(|step| &step.results).any(|result| result.content.len() > bytes)
+    }
+
     /// How many bytes the results of its calls have.
     pub fn result_bytes(&self) -> usize {
         self.steps.iter().flat_map(|step| &step.results).map(|result| result.content.len()).sum()
