@@ -1,17 +1,18 @@
 //! MCP servers that people use, unmodified: two from npm, by standard streams and by HTTP, and one from PyPI.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::npm::{Generation, mcp_servers};
+use crate::pypi;
 use crate::support::client::Client;
 use crate::support::daemon::Daemon;
 use crate::support::eventually;
-use crate::support::running::{Running, bounded};
+use crate::support::running::Running;
 use crate::support::tools::needs;
 
 /// What is installed from PyPI.
@@ -110,30 +111,10 @@ fn one_server_by_standard_streams_and_by_http() {
     assert!(told.contains("\"HOME\"") && !told.contains("CARGO"), "{told}");
 }
 
-/// A Python with the server, made once.
-fn python() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mcp-python");
-    fs::create_dir_all(&folder).unwrap();
-    let lock = File::create(folder.with_extension("lock")).expect("a lock file");
-    lock.lock().expect("a lock");
-    let (python, done) = (folder.join("bin/python"), folder.join("installed"));
-    if fs::read_to_string(&done).is_ok_and(|installed| installed == PACKAGE) {
-        return python;
-    }
-    let run = |command: &mut Command| {
-        let ended = bounded(command).output().expect("it runs");
-        assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ended.stderr));
-    };
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));
-    run(Command::new(&python).args(["-m", "pip", "install", "-q", PACKAGE]));
-    fs::write(done, PACKAGE).unwrap();
-    python
-}
-
 #[test]
 fn a_server_from_pypi() {
     needs!("clients", "venv");
-    let python = python();
+    let python = pypi::with(PACKAGE);
     // Where the Python is that it was made of.
     let prefix = Command::new(&python).args(["-c", "import sys; print(sys.base_prefix)"]).output().unwrap();
     let prefix = String::from_utf8(prefix.stdout).unwrap();

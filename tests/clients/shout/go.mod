@@ -1,0 +1,3 @@
+module shout
+
+go 1.24
