@@ -69,10 +69,18 @@ pub fn manifest(module: &[u8]) -> Result<Manifest, String> {
     let parts = parts(module).map_err(|Unreadable| "the module can't be read".to_owned())?;
     Ok(match parts {
         None => Manifest::new([Wasm::data(module)]),
-        Some((serve, guest)) => {
+        Some(Parts { serve, guest }) => {
             Manifest::new([Wasm::data(serve).with_name(NAMESPACE), Wasm::data(guest).with_name("main")])
         }
     })
+}
+
+/// Two modules that are linked.
+struct Parts {
+    /// What a guest finds under [`NAMESPACE`], with the guest's memory.
+    serve: Vec<u8>,
+    /// The guest.
+    guest: Vec<u8>,
 }
 
 /// A module ends too early.
@@ -89,7 +97,7 @@ impl From<BinaryReaderError> for Unreadable {
 ///
 /// Indices stay what they were: the guest's memory was the only one and still is. Tables without a maximum stay as
 /// large as they start. Its initializer gets the name [`INITIALIZE`].
-fn parts(module: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, Unreadable> {
+fn parts(module: &[u8]) -> Result<Option<Parts>, Unreadable> {
     let (mut imports_it, mut memory, mut guest) = (false, None, Module::new());
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload?;
@@ -114,7 +122,7 @@ fn parts(module: &[u8]) -> Result<Option<(Vec<u8>, Vec<u8>)>, Unreadable> {
 }
 
 /// Has the guest import the memory that is declared in this section, and the other module declare it.
-fn share(guest: Module, memory: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Unreadable> {
+fn share(guest: Module, memory: &[u8]) -> Result<Parts, Unreadable> {
     // After the number of memories, which is one.
     let mut import = text(NAMESPACE);
     import.extend(text(MEMORY));
@@ -128,7 +136,7 @@ fn share(guest: Module, memory: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Unreadable>
         }
     }
     let serve = serve.edited(SECTION_MEMORY, |_| Ok(memory.to_vec()))?;
-    Ok((serve.bytes, guest.bytes))
+    Ok(Parts { serve: serve.bytes, guest: guest.bytes })
 }
 
 /// A table section whose tables all have a maximum.
