@@ -1,5 +1,6 @@
 //! The JSON Schema that a tool's input has to fit, as its `describe` gives it.
 
+use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value as Json;
 
@@ -43,7 +44,16 @@ impl InputSchema {
 }
 
 fn complaint(error: &ValidationError<'_>) -> String {
-    let (place, why) = (error.instance_path().as_str().to_owned(), error.to_string());
+    let place = error.instance_path().as_str().to_owned();
+    let why = match error.kind() {
+        // All of them: whoever has to choose one has to know them.
+        ValidationErrorKind::Enum { options } => {
+            let options = options.as_array().into_iter().flatten().map(Json::to_string);
+            let options = options.collect::<Vec<_>>().join(", ");
+            format!("expected one of {options}, found {}", error.instance())
+        }
+        _ => error.to_string(),
+    };
     let mut text = if place.is_empty() { why } else { format!("{place}: {why}") };
     if let Some((end, _)) = text.char_indices().nth(COMPLAINT_CHARS_MAX) {
         text.truncate(end);
@@ -77,7 +87,7 @@ mod tests {
         assert_eq!(schema.check(&json!({ "action": "save", "name": "a" })), Ok(()));
         for (input, says) in [
             (json!({}), "\"action\" is a required property"),
-            (json!({ "action": "drop" }), "/action: \"drop\" is not one of"),
+            (json!({ "action": "drop" }), "/action: expected one of \"save\", \"read\", found \"drop\""),
             (json!({ "action": "read", "name": 7 }), "/name: 7 is not of type \"string\""),
             (json!({ "action": "read", "nam": "a" }), "('nam' was unexpected)"),
             (json!({ "action": "read", "name": "A" }), "/name: \"A\" does not match"),
