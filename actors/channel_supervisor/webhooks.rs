@@ -52,7 +52,7 @@ pub enum Delivered {
     /// There is no such channel.
     Unknown,
     /// It does not come from whom it says, and why.
-    Refused(&'static str),
+    Refused(String),
     /// It is larger than [`BODY_BYTES_MAX`], or no text.
     Malformed(&'static str),
     /// It can't be taken now, and why.

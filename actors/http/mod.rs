@@ -261,7 +261,7 @@ async fn webhook(channel: &str, request: &HttpRequest, payload: web::Payload, fr
         Delivered::Unknown => refuse(StatusCode::NOT_FOUND, "no such channel takes webhooks"),
         Delivered::Refused(why) => {
             tracing::debug!(channel, why, "webhook request refused");
-            refuse(StatusCode::UNAUTHORIZED, why)
+            refuse(StatusCode::UNAUTHORIZED, &why)
         }
         Delivered::Malformed(why) => refuse(StatusCode::BAD_REQUEST, why),
         Delivered::Later(why) => {

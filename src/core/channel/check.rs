@@ -140,14 +140,14 @@ impl WebhookCheck {
         &self,
         secret: &Secret,
         header: impl Fn(&str) -> Option<&'a str>,
-    ) -> Option<Result<(), &'static str>> {
+    ) -> Option<Result<(), String>> {
         match self.signature {
             Some(_) => None,
             None => {
                 let shown = self.shown(&header);
                 Some(shown.and_then(|shown| {
                     let is_it = bool::from(shown.as_bytes().ct_eq(secret.expose().as_bytes()));
-                    if is_it { Ok(()) } else { Err("the secret is another one") }
+                    if is_it { Ok(()) } else { Err("the secret is another one".to_owned()) }
                 }))
             }
         }
@@ -163,7 +163,7 @@ impl WebhookCheck {
         header: impl Fn(&str) -> Option<&'a str>,
         body: &[u8],
         now: Timestamp,
-    ) -> Result<Checked, &'static str> {
+    ) -> Result<Checked, String> {
         if let Some(decided) = self.by_header(secret, &header) {
             decided?;
         }
@@ -171,7 +171,7 @@ impl WebhookCheck {
             let shown = self.shown(&header)?;
             let made = signature.of(secret, &header, body).ok_or("a header that is signed is missing")?;
             if !bool::from(shown.as_bytes().ct_eq(made.as_bytes())) {
-                return Err("the signature is not of this request under the channel's secret");
+                return Err("the signature is not of this request under the channel's secret".to_owned());
             }
             // After that it is known that nobody else wrote it.
             if let Some(name) = &signature.timestamp {
@@ -180,18 +180,20 @@ impl WebhookCheck {
                     .ok_or("its time is no number of seconds")?;
                 let now = now.as_millis() / 1000;
                 if now.abs_diff(at) > TOLERANCE.as_secs() {
-                    return Err("it was signed more than five minutes ago, or one of the clocks is wrong");
+                    return Err(
+                        "it was signed more than five minutes ago, or one of the clocks is wrong".to_owned()
+                    );
                 }
             }
         }
         Ok(self.challenge(body).map_or(Checked::Update, Checked::Challenge))
     }
 
-    fn shown<'a>(&self, header: &impl Fn(&str) -> Option<&'a str>) -> Result<&'a str, &'static str> {
-        let value = header(&self.header).ok_or("the header with the secret or signature is missing")?;
-        value
-            .strip_prefix(self.prefix.as_str())
-            .ok_or("the header with the secret or signature begins otherwise")
+    fn shown<'a>(&self, header: &impl Fn(&str) -> Option<&'a str>) -> Result<&'a str, String> {
+        let name = &self.header;
+        let value = header(name).ok_or_else(|| format!("the header {name} is missing"))?;
+        let prefix = self.prefix.as_str();
+        value.strip_prefix(prefix).ok_or_else(|| format!("the header {name} does not begin with {prefix:?}"))
     }
 
     fn challenge(&self, body: &[u8]) -> Option<String> {
@@ -256,7 +258,7 @@ mod tests {
         headers: &[(&str, &str)],
         body: &str,
         now_s: u64,
-    ) -> Result<Checked, &'static str> {
+    ) -> Result<Checked, String> {
         let header = |name: &str| headers.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         check.admit(&Secret::new(SECRET), header, body.as_bytes(), Timestamp::from_millis(now_s * 1000))
     }
@@ -270,7 +272,7 @@ mod tests {
             (&headers[..], "x", 1_531_420_700, "not of this request"),
             (&headers[..], BODY, 1_531_421_000, "five minutes"),
             (&headers[..], BODY, 1_531_420_000, "five minutes"),
-            (&headers[1..], BODY, 1_531_420_700, "missing"),
+            (&headers[1..], BODY, 1_531_420_700, "the header x-slack-signature is missing"),
             (&headers[..1], BODY, 1_531_420_700, "missing"),
             (
                 &[("x-slack-signature", SIGNED), ("x-slack-request-timestamp", "1531420619")],
@@ -278,7 +280,7 @@ mod tests {
                 1_531_420_700,
                 "not of this",
             ),
-            (&[("x-slack-signature", &SIGNED[3..]), headers[1]], BODY, 1_531_420_700, "begins otherwise"),
+            (&[("x-slack-signature", &SIGNED[3..]), headers[1]], BODY, 1_531_420_700, "does not begin with"),
         ] {
             let why = admit(&check, headers, body, now).unwrap_err();
             assert!(why.contains(says), "{why}");
