@@ -81,6 +81,8 @@ impl Names {
             Value::String(text) => {
                 let known = self.0.iter().filter(|(.., is_told)| *is_told);
                 let named = known.fold(text.clone(), |text, (name, value, _)| text.replace(value, name));
+                // A session that was just told does not say how.
+                let named = named.replace(" is decided already: denied", " is decided already");
                 let words = named.split_inclusive([' ', '"', '/', ':']).map(|word| {
                     let end = word.trim_end_matches([' ', '"', '/', ',', ';', ':']);
                     let digits = end.bytes().filter(u8::is_ascii_hexdigit).count();
@@ -108,6 +110,7 @@ impl Names {
                         (_, Value::Number(_)) if varies => json!(0),
                         ("next", Value::Array(_)) => json!([]),
                         ("secret" | "peer" | "version", _) => json!(key.to_uppercase()),
+                        ("day", Value::String(_)) => json!("DAY"),
                         // Figures of actors.
                         ("state", Value::Object(figures)) => figures.keys().cloned().collect(),
                         ("children", Value::Array(list)) => {
