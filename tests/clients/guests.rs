@@ -64,7 +64,7 @@ fn the_tool_in_c_of_the_page_works() {
     let command = "cc -target wasm32-wasi -mexec-model=reactor -Oz -s -o words.wasm words.c";
     assert!(page.contains(command), "the page says how it is compiled");
     let daemon = start("words", "\"host_function:log\"", |module| {
-        compile_c(&source("plugins/words/words.c"), module);
+        compile_c(&source("plugins/words.c"), module);
     });
     let told = daemon.stdout_of(&["plugin", "call", "words", r#"{"text":"one two  three"}"#]);
     assert_eq!(told, "3 words\n");

@@ -66,7 +66,8 @@ pub fn serves(name: &str) -> bool {
 /// # Errors
 /// Where it can't be read after all.
 pub fn manifest(module: &[u8]) -> Result<Manifest, String> {
-    let parts = parts(module).map_err(|Unreadable| "the module can't be read".to_owned())?;
+    let parts = parts(module)
+        .map_err(|Unreadable| "it has tables without a maximum, not all of them of functions".to_owned())?;
     Ok(match parts {
         None => Manifest::new([Wasm::data(module)]),
         Some(Parts { serve, guest }) => {
@@ -83,7 +84,7 @@ struct Parts {
     guest: Vec<u8>,
 }
 
-/// A module ends too early.
+/// A module ends too early, or has tables that can't be bounded.
 struct Unreadable;
 
 impl From<BinaryReaderError> for Unreadable {
@@ -145,8 +146,12 @@ fn bounded(section: wasmparser::TableSectionReader<'_>, content: &[u8]) -> Resul
     let is_plain = |table: &wasmparser::Table<'_>| {
         table.ty.element_type == RefType::FUNCREF && matches!(table.init, wasmparser::TableInit::RefNull)
     };
-    if tables.iter().all(|table| table.ty.maximum.is_some()) || !tables.iter().all(is_plain) {
+    if tables.iter().all(|table| table.ty.maximum.is_some()) {
         return Ok(content.to_vec());
+    }
+    // No toolchain makes others; what can't be bounded is not taken.
+    if !tables.iter().all(is_plain) {
+        return Err(Unreadable);
     }
     let mut bounded = number(tables.len() as u64);
     for table in tables {
@@ -544,6 +549,12 @@ mod tests {
             "(i64.extend_i32_u (call_indirect (result i32) (i32.const 0)))",
         );
         assert_eq!(call(&mut engine(&text, &[])), Ok(0));
+        // Tables that can't be bounded.
+        for tables in ["(table 1 externref)", "(table 1 funcref) (table 1 1 externref)"] {
+            let text = tool(&imported("sched_yield", "(result i32)"), tables, "(i64.const 0)");
+            let refused = Engine::load(&package(&text, &[]), &Cache::temporary(), &|| true).map(|_| ());
+            assert!(refused.unwrap_err().to_string().contains("tables without a maximum"), "{tables}");
+        }
         // Its table stays as large as it starts.
         let text = text.replace(
             "(call_indirect (result i32) (i32.const 0))",

@@ -1,4 +1,4 @@
-// A tool in C: counts the words of a text. The page in ../README.md says how to build it.
+// A tool in C: counts the words of a text. The page in README.md says how to build it.
 //
 // A guest has its input, and what it answers with, in memory of the host, which it reads and writes a byte at a time.
 #include <ctype.h>
