@@ -546,7 +546,7 @@ impl Channel {
         asked: &ApprovalRequest,
         ctx: &mut Context<Self>,
     ) {
-        let (adapter, ledger) = (self.adapter(), self.ledger());
+        let adapter = self.adapter();
         let Some(running) = self.running(waiting) else { return };
         let message = Arc::clone(&running.message);
         let content = format!("Before I go on, the operator has to approve a call of {}.", asked.call.name);
@@ -563,7 +563,7 @@ impl Channel {
                 Err(why) => return channel.note(&why),
             };
             let notice = ChannelChange::Notice { known_as, conversation: waiting.conversation, requests };
-            let written = async move { ledger.try_write(vec![notice]).await };
+            let written = channel.write(vec![notice]);
             ctx.spawn(written.into_actor(channel).map(|written, channel, ctx| match written {
                 Ok(()) => channel.refill(ctx),
                 Err(error) => channel.note(&error.message),

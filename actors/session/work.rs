@@ -150,7 +150,12 @@ impl Session {
                     let tool = making.tool.as_str();
                     self.deps.meters.called(tool, CallEnd::Cancelled, making.begun.elapsed());
                     ctx.cancel_future(making.future);
-                    self.record(making.over(&run, self.conversation.key(), CallUsage::default(), None));
+                    self.deps.log_writer.record_call(making.over(
+                        &run,
+                        self.conversation.key(),
+                        CallUsage::default(),
+                        None,
+                    ));
                 }
                 Usage::default()
             }
@@ -299,7 +304,7 @@ impl Session {
                     let end = if result.is_error { CallEnd::Error } else { CallEnd::Ok };
                     session.deps.meters.called(making.tool.as_str(), end, making.begun.elapsed());
                     let record = making.over(&of, session.conversation.key(), usage, Some(&result));
-                    session.record(record);
+                    session.deps.log_writer.record_call(record);
                 }
                 session.conversation.returned(clock::now(), &of, result);
                 session.proceed(ctx);
@@ -308,16 +313,6 @@ impl Session {
             begun.push(Making { call: id, name, tool, input, begun: Instant::now(), future, is_over: false });
         }
         self.doing = Doing::Acting { run, step, calls: begun };
-    }
-
-    /// Keeps what became of a call, before what follows from it is written.
-    fn record(&self, record: CallRecord) {
-        let written = self.deps.log_writer.record_call(record);
-        actix::spawn(async move {
-            if let Err(error) = written.await {
-                tracing::warn!(error = %error.message, "a tool call is not on record");
-            }
-        });
     }
 
     /// The name of a tool as it is counted: a model may call what it was never offered.

@@ -304,11 +304,6 @@ fn record_cut_off(
 ) {
     let Some((run, Work::Act { calls, .. })) = conversation.work() else { return };
     for call in calls.into_iter().filter(|call| !is_made_again(&call.name)) {
-        let written = log_writer.record_call(CallRecord::cut_off(clock::now(), key, run, call));
-        actix::spawn(async move {
-            if let Err(error) = written.await {
-                tracing::warn!(error = %error.message, "a tool call is not on record");
-            }
-        });
+        log_writer.record_call(CallRecord::cut_off(clock::now(), key, run, call));
     }
 }

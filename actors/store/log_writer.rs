@@ -140,12 +140,15 @@ impl LogWriter {
         self.write(Deletion { session, unused_since: Some(since) })
     }
 
-    /// Keeps what became of a tool call, before whatever is written later; see [`RecordCall`].
-    ///
-    /// # Errors
-    /// As [`RecordCall`]'s.
-    pub fn record_call(&self, record: CallRecord) -> ResponseFuture<Result<(), Error>> {
-        self.write(RecordCall(record))
+    /// Keeps what became of a tool call, before whatever is written later; see [`RecordCall`]. Where that fails,
+    /// the daemon's log says so.
+    pub fn record_call(&self, record: CallRecord) {
+        let written = self.write(RecordCall(record));
+        actix::spawn(async move {
+            if let Err(error) = written.await {
+                tracing::warn!(error = %error.message, "a tool call is not on record");
+            }
+        });
     }
 
     /// What owners hold in the log.

@@ -30,9 +30,7 @@ pub(super) fn functions(rights: &Arc<Rights>, state: &Arc<CallState>) -> Vec<Fun
                 if inputs[0] > RANDOM_BYTES_MAX {
                     return Err(Error::msg(format!("random: at most {RANDOM_BYTES_MAX} bytes at once")));
                 }
-                let mut bytes = vec![0; usize::try_from(inputs[0])?];
-                getrandom::fill(&mut bytes).map_err(|error| Error::msg(format!("random: {error}")))?;
-                guest_memory::store(guest, &bytes)
+                random(guest, inputs[0])
             }),
             HostFunction::SessionInfo => function(NAMESPACE, name, (0, handle), state, |guest, state, _| {
                 let origin = state.origin()?;
@@ -98,6 +96,13 @@ fn store(rights: &Arc<Rights>, state: &Arc<CallState>) -> [Function; 3] {
         function(NAMESPACE, "store_set", handle(), state, set),
         function(NAMESPACE, "store_list", handle(), state, list),
     ]
+}
+
+/// Hands over so many random bytes.
+pub(super) fn random(guest: &mut CurrentPlugin, count: u64) -> Result<u64, Error> {
+    let mut bytes = vec![0; usize::try_from(count)?];
+    getrandom::fill(&mut bytes).map_err(|error| Error::msg(format!("random: {error}")))?;
+    guest_memory::store(guest, &bytes)
 }
 
 /// The JSON that a guest hands over.

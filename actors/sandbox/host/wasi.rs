@@ -7,6 +7,7 @@ use clawmux_core::ids::PluginName;
 use clawmux_core::tools::plugin::{HostFunction, Rights};
 use extism::{Error, Function, ValType};
 
+use super::ask::random;
 use super::call::CallState;
 use super::kernel::log_line;
 use super::{function, guest_memory};
@@ -44,9 +45,7 @@ pub(super) fn functions(plugin: &PluginName, rights: &Rights, state: &Arc<CallSt
                 return Ok(0);
             }
             state.used("host_function:random".to_owned());
-            let mut bytes = vec![0; usize::try_from(inputs[0].min(RANDOM_BYTES_MAX))?];
-            getrandom::fill(&mut bytes).map_err(|error| Error::msg(format!("random: {error}")))?;
-            guest_memory::store(guest, &bytes)
+            random(guest, inputs[0].min(RANDOM_BYTES_MAX))
         }),
         function(HOST, "exit", (1, None), state, |_, _, inputs| {
             Err(Error::msg(format!("it exited with status {}", inputs[0])))
