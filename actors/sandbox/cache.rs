@@ -651,7 +651,8 @@ mod tests {
     use super::*;
 
     fn module(answer: u8) -> Vec<u8> {
-        wat::parse_str(format!("(module (func (export \"f\") (result i32) i32.const {answer}))")).unwrap()
+        wat::parse_str(format!("(module (func (export \"describe\") (result i32) i32.const {answer}))"))
+            .unwrap()
     }
 
     /// What a start on this cache found kept, compiled, and threw away.
@@ -659,10 +660,10 @@ mod tests {
         let cache = Cache::new(folder.to_owned());
         for module in modules {
             let code = cache.code(module, &|| true).unwrap();
-            let manifest = extism::Manifest::new([extism::Wasm::data(module.clone())]);
+            let manifest = super::super::prepare::manifest(module).unwrap();
             let plugin = compiler::builder(manifest).with_cache_config(&code.settings).compile().unwrap();
             let mut plugin = extism::Plugin::new_from_compiled(&plugin).unwrap();
-            plugin.call::<&[u8], &[u8]>("f", b"").unwrap_err();
+            plugin.call::<&[u8], &[u8]>("describe", b"").unwrap_err();
         }
         let state = cache.state();
         ["found_total", "compiled_total", "rejected_total"].map(|figure| state[figure].as_u64().unwrap())

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use clawmux_core::error::ErrorCode;
 use extism::{DebugOptions, Manifest, PluginBuilder};
 
-use super::{module, wasi};
+use super::{module, prepare};
 
 /// The command of the program that compiles: `compile-plugin FOLDER MEMORY SECONDS`.
 pub const COMMAND: &str = "compile-plugin";
@@ -295,7 +295,7 @@ fn confine(bounds: Bounds) -> io::Result<()> {
 /// Compiles `module` as it will be run, into `folder`.
 fn compile(module: &[u8], folder: &Path) -> Result<(), String> {
     let settings = settings(folder, folder.parent().unwrap_or(folder)).map_err(|error| error.to_string())?;
-    let manifest = wasi::manifest(module)?;
+    let manifest = prepare::manifest(module)?;
     builder(manifest).with_cache_config(settings).compile().map_err(|error| format!("{error:#}"))?;
     Ok(())
 }

@@ -21,9 +21,8 @@ use super::cache::{Cache, Mark};
 use super::compiler::{self, CompileError};
 use super::host;
 use super::host::call::{Asking, CallState, Over};
-use super::module::Inspected;
+use super::prepare;
 use super::source::Package;
-use super::wasi;
 
 /// The most bytes of a guest's own error message that are kept.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4096;
@@ -74,7 +73,6 @@ pub struct Engine {
     limits: Limits,
     /// What the last call used.
     usage: CallUsage,
-    inspected: Inspected,
 }
 
 impl fmt::Debug for Engine {
@@ -98,7 +96,7 @@ impl Engine {
         let Limits { timeout, fuel, .. } = limits;
         let code = cache.code(&package.module, wanted)?;
         let mark = cache.mark();
-        let manifest = wasi::manifest(&package.module)
+        let manifest = prepare::manifest(&package.module)
             .map_err(CompileError::Refused)?
             .with_memory_max(package.inspected.pages_to_grow)
             .with_timeout(timeout.saturating_add(BACKSTOP));
@@ -115,16 +113,7 @@ impl Engine {
             .with_cache_config(&code.settings)
             .compile()
             .map_err(|error| CompileError::Refused(format!("{error:#}")))?;
-        Ok((
-            Self {
-                compiled: Arc::new(compiled),
-                state,
-                limits,
-                usage: CallUsage::default(),
-                inspected: package.inspected,
-            },
-            mark,
-        ))
+        Ok((Self { compiled: Arc::new(compiled), state, limits, usage: CallUsage::default() }, mark))
     }
 
     /// What the last call used.
@@ -149,7 +138,7 @@ impl Engine {
         let mut instance =
             extism::Plugin::new_from_compiled(&self.compiled).map_err(|error| failure(&error))?;
         begun(Interrupt { handle: instance.cancel_handle(), compiled: Arc::clone(&self.compiled) });
-        let called = self.enter(&mut instance).and_then(|()| instance.call::<&[u8], ()>(export, input));
+        let called = instance.call::<&[u8], ()>(export, input);
         let Over { output, error: said, used, denied } = self.state.end();
         self.usage = CallUsage { fuel: instance.fuel_consumed(), grants: used };
         let said =
@@ -172,29 +161,6 @@ impl Engine {
                 (failure, _) => Err(failure),
             },
         }
-    }
-}
-
-impl Engine {
-    /// Brings a fresh instance to where its functions can be called. What runs until then has fuel of its own.
-    ///
-    /// While an instance is made, the runtime has no valid pointers to what the host functions reach a guest's
-    /// memory by: they refuse until that is over. To ask for a function that is not there makes the instance, sets
-    /// the pointers and does no more. They lead to where `instance` is, so it is not moved after that.
-    fn enter(&self, instance: &mut extism::Plugin) -> Result<(), extism::Error> {
-        const NOTHING: &str = "clawmux:nothing";
-        let Inspected { starts_itself, imports_wasi, .. } = self.inspected;
-        if starts_itself
-            && let Err(error) = instance.call::<&[u8], ()>(NOTHING, b"")
-            && error.to_string() != format!("Function not found: {NOTHING}")
-        {
-            return Err(error);
-        }
-        self.state.enter(instance.id.as_u128());
-        if imports_wasi && instance.function_exists(wasi::INITIALIZE) {
-            instance.call::<&[u8], ()>(wasi::INITIALIZE, b"")?;
-        }
-        Ok(())
     }
 }
 
@@ -222,8 +188,8 @@ impl Interrupt {
         }
     }
 
-    /// Ends whatever runs on the call's engine, by interrupting another instance on it, one that
-    /// describes itself meanwhile. Blocks for as long as that takes; may have to be used again.
+    /// Ends whatever runs on the call's engine, by interrupting another instance on it, one that waits
+    /// meanwhile. Blocks for some milliseconds; may have to be used again.
     pub fn force(&self) {
         const ATTEMPTS_MAX: usize = 100_000;
         let Ok(mut other) = extism::Plugin::new_from_compiled(&self.compiled) else { return };
@@ -239,7 +205,7 @@ impl Interrupt {
                 }
             });
             // Interrupted or not: nobody wants its answer.
-            let _ = other.call::<&[u8], &[u8]>("describe", b"{}");
+            let _ = other.call::<&[u8], &[u8]>(prepare::WAIT, b"");
             over.store(true, Ordering::Release);
         });
     }
@@ -358,20 +324,44 @@ mod tests {
     }
 
     #[test]
-    fn the_host_answers_nothing_before_an_instance_is_made() {
+    fn what_starts_by_itself_is_a_part_of_the_call() {
+        let starts = |begin: &str| {
+            [
+                format!("(func $s {begin}) (start $s)"),
+                format!("(func (export \"_initialize\") {begin})"),
+                format!("(func (export \"__wasm_call_ctors\") {begin})"),
+                format!("(func (export \"hs_init\") (param i32 i32) {begin})"),
+            ]
+        };
         for call in [
             "(drop (call $config_get (call $alloc (i64.const 16))))",
             "(call $log_info (call $alloc (i64.const 16)))",
-            "(call $error_set (call $alloc (i64.const 16)))",
         ] {
-            for rest in [
-                format!("(func $s {call}) (start $s)"),
-                format!("(func (export \"_initialize\") {call})"),
-                format!("(func (export \"__wasm_call_ctors\") {call})"),
-            ] {
-                let early = "it asks the host for something before its functions are called".to_owned();
-                assert_eq!(run(&rest, "i32.const 0"), Err(Failure::Reported(early)), "{rest}");
+            for rest in starts(call) {
+                assert_eq!(run(&rest, "i32.const 0"), Ok(Vec::new()), "{rest}");
             }
+        }
+        for rest in starts("(call $error_set (call $alloc (i64.const 3)))") {
+            assert_eq!(run(&rest, "i32.const 0"), Err(Failure::Reported("\0\0\0".to_owned())), "{rest}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for rest in starts("(loop $l (br $l))") {
+            let limits = Limits { fuel: u64::MAX, ..Limits::default() };
+            let package = package(&rest, "i32.const 0", limits);
+            let mut engine =
+                Engine::load(&package, &Cache::new(folder.path().join("cache")), &|| true).unwrap().0;
+            std::thread::scope(|scope| {
+                let (sender, handles) = std::sync::mpsc::channel();
+                let call = scope.spawn(move || {
+                    engine.call("handle_tool_call", b"{}", None, |handle| sender.send(handle).unwrap())
+                });
+                let running = handles.recv().unwrap();
+                running.ask();
+                while !call.is_finished() {
+                    running.force();
+                }
+                assert_eq!(call.join().unwrap(), Err(Failure::Interrupted), "{rest}");
+            });
         }
     }
 

@@ -1,13 +1,15 @@
 //! What a module must be before it is compiled: everything that limits at run time can't bound.
 //!
-//! Tables have no limit in the runtime, so each must declare a small maximum. A proposal that no
-//! guest toolchain needs (threads, 64-bit memories, exceptions, garbage collection) is off: what
+//! Tables have no limit in the runtime, so each must declare a small maximum, or stays as large as it
+//! starts. A proposal that no guest toolchain needs (threads, 64-bit memories, exceptions, garbage collection) is off: what
 //! is off has no bugs.
 
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
 use clawmux_core::tools::plugin::Rights;
-use wasmparser::{ExternalKind, Parser, Payload, TableInit, TypeRef, Validator, WasmFeatures};
+use wasmparser::{
+    ExternalKind, FuncType, Parser, Payload, TableInit, TypeRef, ValType, Validator, WasmFeatures,
+};
 
 use super::{Limits, host, wasi};
 
@@ -29,8 +31,9 @@ pub const EXPORTS: [&str; 2] = ["describe", "handle_tool_call"];
 /// The functions every channel adapter exports.
 pub const ADAPTER_EXPORTS: [&str; 3] = ["describe", "parse_incoming", "format_outgoing"];
 
-/// What the runtime calls in a fresh instance by itself.
-const INITIALIZERS: [&str; 3] = ["_initialize", "__wasm_call_ctors", "hs_init"];
+/// All functions of guests that are ever called.
+pub const CALLED: [&str; 6] =
+    ["describe", "handle_tool_call", "parse_incoming", "format_outgoing", "poll", "format_typing"];
 
 const PAGES_PER_MIB: u64 = 16;
 
@@ -51,8 +54,6 @@ const FEATURES: WasmFeatures = WasmFeatures::MVP
 pub struct Inspected {
     /// How far memory may grow beyond what the module starts with, in 64 KiB pages.
     pub pages_to_grow: u32,
-    /// Whether code of it runs before any of its functions is called.
-    pub starts_itself: bool,
     /// Whether it imports WASI.
     pub imports_wasi: bool,
     /// Of a channel adapter, which others than [`ADAPTER_EXPORTS`] it has; none = it is none.
@@ -117,6 +118,14 @@ pub fn inspect(
         let why = format!("{kind} exports the functions {} and {last}", first.join(", "));
         return refuse(ErrorCode::InvalidRequest, format!("the module does not export {missing}: {why}"));
     }
+    if let Some(name) = &shape.misfit {
+        let why =
+            format!("{name} takes nothing and gives nothing or an i32, the rest goes by input and output");
+        return refuse(
+            ErrorCode::InvalidRequest,
+            format!("the module exports {name} with another type: {why}"),
+        );
+    }
     let adapter =
         is_adapter.then(|| AdapterExports { poll: exports("poll"), format_typing: exports("format_typing") });
     if shape.functions > FUNCTIONS_MAX {
@@ -131,27 +140,15 @@ pub fn inspect(
             format!("it has a function of {} bytes, more than {FUNCTION_BYTES_MAX}", shape.function_bytes),
         );
     }
-    match shape.table_elements {
-        Some(elements) if elements <= TABLE_ELEMENTS_MAX => {}
-        Some(elements) => {
-            return refuse(
-                ErrorCode::TooLarge,
-                format!("its tables may have {elements} elements, more than {TABLE_ELEMENTS_MAX}"),
-            );
-        }
-        None => {
-            return refuse(
-                ErrorCode::InvalidRequest,
-                format!(
-                    "it has a table without a maximum, which must be at most {TABLE_ELEMENTS_MAX} elements"
-                ),
-            );
-        }
+    if shape.table_elements > TABLE_ELEMENTS_MAX {
+        let elements = shape.table_elements;
+        return refuse(
+            ErrorCode::TooLarge,
+            format!("its tables may have {elements} elements, more than {TABLE_ELEMENTS_MAX}"),
+        );
     }
-    let starts_itself = shape.has_start || INITIALIZERS.iter().any(|name| exports(name));
     let allowed = u64::from(limits.memory_mb) * PAGES_PER_MIB;
-    // Growing is counted anew after the start function has run.
-    let to_grow = allowed.saturating_sub(shape.pages) / if shape.has_start { 2 } else { 1 };
+    let to_grow = allowed.saturating_sub(shape.pages);
     if to_grow < shape.pages + PAGES_PER_MIB {
         return refuse(
             ErrorCode::TooLarge,
@@ -159,17 +156,11 @@ pub fn inspect(
                 "it starts with {} KiB of memory, which leaves too little of memory_mb = {}: at least {} is needed",
                 shape.pages * 64,
                 limits.memory_mb,
-                (shape.pages * 2 + PAGES_PER_MIB).div_ceil(PAGES_PER_MIB)
-                    * if shape.has_start { 2 } else { 1 },
+                (shape.pages * 2 + PAGES_PER_MIB).div_ceil(PAGES_PER_MIB),
             ),
         );
     }
-    Ok(Inspected {
-        pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX),
-        starts_itself,
-        imports_wasi,
-        adapter,
-    })
+    Ok(Inspected { pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX), imports_wasi, adapter })
 }
 
 fn import(from: &str, name: &str, is_function: bool, rights: &Rights) -> Result<(), String> {
@@ -195,13 +186,14 @@ fn import(from: &str, name: &str, is_function: bool, rights: &Rights) -> Result<
 struct Shape {
     imports: Vec<(String, String, bool)>,
     exports: Vec<String>,
-    /// The sum over all tables; none where one has no maximum.
-    table_elements: Option<u64>,
+    /// One of [`CALLED`] that has another type than is called.
+    misfit: Option<String>,
+    /// The most elements its tables may have together. One without a maximum stays as large as it starts.
+    table_elements: u64,
     /// The memory it starts with, in 64 KiB pages.
     pages: u64,
     /// How many memories those are.
     memories: usize,
-    has_start: bool,
     functions: u32,
     /// The size of its largest function.
     function_bytes: usize,
@@ -209,26 +201,36 @@ struct Shape {
 
 impl Shape {
     fn of(module: &[u8]) -> Result<Self, wasmparser::BinaryReaderError> {
-        let mut shape = Self { table_elements: Some(0), ..Self::default() };
+        let (mut shape, mut types, mut functions) = (Self::default(), Vec::new(), Vec::new());
         for payload in Parser::new(0).parse_all(module) {
             match payload? {
                 Payload::ImportSection(section) => {
                     for import in section.into_imports() {
                         let import = import?;
-                        let is_function = matches!(import.ty, TypeRef::Func(_));
+                        let is_function = match import.ty {
+                            TypeRef::Func(ty) => {
+                                functions.push(ty);
+                                true
+                            }
+                            _ => false,
+                        };
                         shape.imports.push((import.module.to_owned(), import.name.to_owned(), is_function));
+                    }
+                }
+                Payload::TypeSection(section) => {
+                    types = section.into_iter_err_on_gc_types().collect::<Result<_, _>>()?;
+                }
+                Payload::FunctionSection(section) => {
+                    for ty in section {
+                        functions.push(ty?);
                     }
                 }
                 Payload::TableSection(section) => {
                     for table in section {
                         let table = table?;
                         debug_assert!(matches!(table.init, TableInit::RefNull | TableInit::Expr(_)));
-                        // With WASI it stays as large as it starts.
-                        let start = Some(table.ty.initial).filter(|_| shape.imports_wasi());
-                        shape.table_elements = match (shape.table_elements, table.ty.maximum.or(start)) {
-                            (Some(sum), Some(maximum)) => Some(sum.saturating_add(maximum)),
-                            _ => None,
-                        };
+                        let most = table.ty.maximum.unwrap_or(table.ty.initial);
+                        shape.table_elements = shape.table_elements.saturating_add(most);
                     }
                 }
                 Payload::MemorySection(section) => {
@@ -237,7 +239,6 @@ impl Shape {
                         shape.memories += 1;
                     }
                 }
-                Payload::StartSection { .. } => shape.has_start = true,
                 Payload::CodeSectionStart { count, .. } => shape.functions = count,
                 Payload::CodeSectionEntry(body) => {
                     shape.function_bytes = shape.function_bytes.max(body.range().len());
@@ -246,6 +247,11 @@ impl Shape {
                     for export in section {
                         let export = export?;
                         if export.kind == ExternalKind::Func {
+                            let ty = functions.get(export.index as usize);
+                            let ty = ty.and_then(|ty: &u32| types.get(*ty as usize));
+                            if CALLED.contains(&export.name) && !ty.is_some_and(is_called) {
+                                shape.misfit = Some(export.name.to_owned());
+                            }
                             shape.exports.push(export.name.to_owned());
                         }
                     }
@@ -259,6 +265,11 @@ impl Shape {
     fn imports_wasi(&self) -> bool {
         self.imports.iter().any(|(from, ..)| from == wasi::NAMESPACE)
     }
+}
+
+/// Whether a function of this type can be called by the host.
+fn is_called(ty: &FuncType) -> bool {
+    ty.params().is_empty() && matches!(ty.results(), [] | [ValType::I32])
 }
 
 #[cfg(test)]
@@ -285,9 +296,6 @@ mod tests {
         let module = tool("(memory 16) (table 10 10 funcref)");
         let inspected = inspect(&"x".into(), &module, &Limits::default(), &Rights::default()).unwrap();
         assert_eq!(inspected.pages_to_grow, 64 * 16 - 16);
-        let module = tool("(memory 16) (func $s) (start $s)");
-        let inspected = inspect(&"x".into(), &module, &Limits::default(), &Rights::default()).unwrap();
-        assert_eq!(inspected.pages_to_grow, (64 * 16 - 16) / 2);
     }
 
     #[test]
@@ -309,7 +317,12 @@ mod tests {
                 wat::parse_str("(module (memory (export \"describe\") 1))").unwrap(),
                 "does not export describe: a tool exports the functions",
             ),
-            (tool("(table 1 funcref)"), "table without a maximum"),
+            (
+                tool("(func (export \"poll\") (param i32))"),
+                "exports poll with another type: poll takes nothing and gives nothing or an i32",
+            ),
+            (tool("(func (export \"poll\") (result i64) i64.const 0)"), "exports poll with another type"),
+            (tool("(table 70000 funcref)"), "70000 elements, more than 65536"),
             (tool("(table 1 1000000 funcref)"), "1000000 elements, more than 65536"),
             (tool("(table 1 40000 funcref) (table 1 40000 externref)"), "80000 elements"),
             (tool(&"(func)".repeat(FUNCTIONS_MAX as usize)), "50002 functions, more than 50000"),

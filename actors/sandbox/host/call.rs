@@ -75,8 +75,6 @@ pub struct CallState {
 }
 
 pub(super) struct Call {
-    /// The instance whose memory the host can reach.
-    instance: Option<u128>,
     asking: Option<Asking>,
     calls_left: u32,
     pub(super) http_bytes_left: usize,
@@ -97,7 +95,6 @@ pub(super) struct Call {
 impl Default for Call {
     fn default() -> Self {
         Self {
-            instance: None,
             asking: None,
             calls_left: 0,
             http_bytes_left: 0,
@@ -135,11 +132,6 @@ impl CallState {
         };
     }
 
-    /// This instance is made: from here on the host answers it.
-    pub fn enter(&self, instance: u128) {
-        self.call().instance = Some(instance);
-    }
-
     /// Ends the call.
     pub fn end(&self) -> Over {
         let Call { output, error, used, denied, .. } = std::mem::take(&mut *self.call());
@@ -161,15 +153,12 @@ impl CallState {
         self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This instance calls the host.
+    /// The guest calls the host.
     ///
     /// # Errors
-    /// Where it has called too often, or must not yet.
-    pub(super) fn count_call(&self, instance: u128) -> Result<(), Error> {
+    /// Where it has called too often.
+    pub(super) fn count_call(&self) -> Result<(), Error> {
         let mut call = self.call();
-        if call.instance != Some(instance) {
-            return Err(Error::msg("it asks the host for something before its functions are called"));
-        }
         match call.calls_left.checked_sub(1) {
             Some(left) => {
                 call.calls_left = left;

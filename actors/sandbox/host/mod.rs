@@ -128,7 +128,7 @@ fn function(
             state.call().error = None;
             return Ok(());
         }
-        state.count_call(guest.id().as_u128())?;
+        state.count_call()?;
         if namespace == NAMESPACE && !STORE.contains(&name) {
             state.used(format!("host_function:{name}"));
         }

@@ -13,16 +13,13 @@
 //! | other `fd_*`, `path_*`, `sock_*` | refused: no file, folder or socket is open, and none can be opened |
 //!
 //! Nothing of it is the host's: `serve.wat` is a second module, linked to the guest under the name that it
-//! imports from and bound by the same fuel. It works on the guest's memory. For that the guest is rewritten a
-//! little ([`parts`]): its memory becomes an import of the other's. What is left to the host are the four
-//! functions of [`HOST`], which go by the guest's grants.
+//! imports from and bound by the same fuel. It works on the guest's memory: that becomes an import of the other's
+//! ([`prepare`](super::prepare)). What is left to the host are the four functions of [`HOST`], which go by the
+//! guest's grants.
 //!
 //! `serve.wasm` is `serve.wat` assembled; a test compares them.
 
-use std::ops::Range;
-
-use extism::{Manifest, Wasm};
-use wasmparser::{BinaryReader, BinaryReaderError, ExternalKind, Parser, Payload, RefType};
+use wasmparser::{ExternalKind, Parser, Payload};
 
 /// What guests import WASI from.
 pub const NAMESPACE: &str = "wasi_snapshot_preview1";
@@ -31,23 +28,10 @@ pub const NAMESPACE: &str = "wasi_snapshot_preview1";
 pub const HOST: &str = "clawmux:wasi";
 
 /// The module that guests find under [`NAMESPACE`].
-const SERVE: &[u8] = include_bytes!("serve.wasm");
+pub(super) const SERVE: &[u8] = include_bytes!("serve.wasm");
 
 /// The name of its memory.
-const MEMORY: &str = "memory";
-
-/// What the linker of the runtime takes for a sign that instances are made when they are called, not before: a
-/// guest that shares a memory must be made once only.
-const START: &str = "_start";
-/// What is to be called in a fresh instance before anything else: the first one that there is. The runtime would
-/// call it too early, where the host can't answer yet.
-const INITIALIZERS: [&str; 2] = ["_initialize", "__wasm_call_ctors"];
-/// The name it gets.
-pub const INITIALIZE: &str = "clawmux:initialize";
-
-const SECTION_IMPORT: u8 = 2;
-const SECTION_MEMORY: u8 = 5;
-const KIND_MEMORY: u8 = 2;
+pub(super) const MEMORY: &str = "memory";
 
 /// Whether a guest may import a function of this name.
 pub fn serves(name: &str) -> bool {
@@ -61,222 +45,12 @@ pub fn serves(name: &str) -> bool {
     Parser::new(0).parse_all(SERVE).any(exports)
 }
 
-/// What is to be compiled and linked of a module that passed the checks.
-///
-/// # Errors
-/// Where it can't be read after all.
-pub fn manifest(module: &[u8]) -> Result<Manifest, String> {
-    let parts = parts(module)
-        .map_err(|Unreadable| "it has tables without a maximum, not all of them of functions".to_owned())?;
-    Ok(match parts {
-        None => Manifest::new([Wasm::data(module)]),
-        Some(Parts { serve, guest }) => {
-            Manifest::new([Wasm::data(serve).with_name(NAMESPACE), Wasm::data(guest).with_name("main")])
-        }
-    })
-}
-
-/// Two modules that are linked.
-struct Parts {
-    /// What a guest finds under [`NAMESPACE`], with the guest's memory.
-    serve: Vec<u8>,
-    /// The guest.
-    guest: Vec<u8>,
-}
-
-/// A module ends too early, or has tables that can't be bounded.
-struct Unreadable;
-
-impl From<BinaryReaderError> for Unreadable {
-    fn from(_: BinaryReaderError) -> Self {
-        Self
-    }
-}
-
-/// A module that imports WASI, and what it imports it from, so that both have one memory; none where it does not
-/// import it.
-///
-/// Indices stay what they were: the guest's memory was the only one and still is. Tables without a maximum stay as
-/// large as they start. Its initializer gets the name [`INITIALIZE`].
-fn parts(module: &[u8]) -> Result<Option<Parts>, Unreadable> {
-    let (mut imports_it, mut memory, mut guest) = (false, None, Module::new());
-    for payload in Parser::new(0).parse_all(module) {
-        let payload = payload?;
-        let Some((id, range)) = payload.as_section() else { continue };
-        let content = module.get(range.clone()).ok_or(Unreadable)?;
-        match &payload {
-            Payload::ImportSection(section) => {
-                for import in section.clone().into_imports() {
-                    imports_it |= import?.module == NAMESPACE;
-                }
-                // The limits of its memory are known later.
-                guest.section(id, content);
-            }
-            Payload::MemorySection(_) => memory = Some(range),
-            Payload::TableSection(section) => guest.section(id, &bounded(section.clone(), content)?),
-            Payload::ExportSection(section) => guest.section(id, &exports(section.clone())?),
-            _ => guest.section(id, content),
-        }
-    }
-    let (true, Some(memory)) = (imports_it, memory) else { return Ok(None) };
-    Ok(Some(share(guest, module.get(memory).ok_or(Unreadable)?)?))
-}
-
-/// Has the guest import the memory that is declared in this section, and the other module declare it.
-fn share(guest: Module, memory: &[u8]) -> Result<Parts, Unreadable> {
-    // After the number of memories, which is one.
-    let mut import = text(NAMESPACE);
-    import.extend(text(MEMORY));
-    import.push(KIND_MEMORY);
-    import.extend(&memory[number_end(memory)?..]);
-    let guest = guest.edited(SECTION_IMPORT, |content| one_more(content, &import))?;
-    let mut serve = Module::new();
-    for payload in Parser::new(0).parse_all(SERVE) {
-        if let Some((id, range)) = payload?.as_section() {
-            serve.section(id, &SERVE[range]);
-        }
-    }
-    let serve = serve.edited(SECTION_MEMORY, |_| Ok(memory.to_vec()))?;
-    Ok(Parts { serve: serve.bytes, guest: guest.bytes })
-}
-
-/// A table section whose tables all have a maximum.
-fn bounded(section: wasmparser::TableSectionReader<'_>, content: &[u8]) -> Result<Vec<u8>, Unreadable> {
-    let tables = section.into_iter().collect::<Result<Vec<_>, BinaryReaderError>>()?;
-    let is_plain = |table: &wasmparser::Table<'_>| {
-        table.ty.element_type == RefType::FUNCREF && matches!(table.init, wasmparser::TableInit::RefNull)
-    };
-    if tables.iter().all(|table| table.ty.maximum.is_some()) {
-        return Ok(content.to_vec());
-    }
-    // No toolchain makes others; what can't be bounded is not taken.
-    if !tables.iter().all(is_plain) {
-        return Err(Unreadable);
-    }
-    let mut bounded = number(tables.len() as u64);
-    for table in tables {
-        // A reference to a function, with a maximum.
-        bounded.extend([0x70, 0x01]);
-        bounded.extend(number(table.ty.initial));
-        bounded.extend(number(table.ty.maximum.unwrap_or(table.ty.initial)));
-    }
-    Ok(bounded)
-}
-
-fn exports(section: wasmparser::ExportSectionReader<'_>) -> Result<Vec<u8>, Unreadable> {
-    let mut exports = section
-        .into_iter()
-        .map(|export| export.map(|export| (export.name, export.kind, export.index)))
-        .collect::<Result<Vec<_>, BinaryReaderError>>()?;
-    let function = |exports: &[(&str, ExternalKind, u32)], wanted: &str| {
-        let is_it = |(name, kind, _): &&(&str, _, _)| *name == wanted && *kind == ExternalKind::Func;
-        exports.iter().find(is_it).map(|(.., index)| *index)
-    };
-    let any = exports.iter().find(|(_, kind, _)| *kind == ExternalKind::Func).map(|(.., index)| *index);
-    let initialize = INITIALIZERS.into_iter().find_map(|name| function(&exports, name));
-    exports.retain(|(name, ..)| !INITIALIZERS.contains(name) && *name != INITIALIZE);
-    if let Some(index) = initialize {
-        exports.push((INITIALIZE, ExternalKind::Func, index));
-    }
-    if let (Some(index), false) = (any, exports.iter().any(|(name, ..)| *name == START)) {
-        exports.push((START, ExternalKind::Func, index));
-    }
-    let mut content = number(exports.len() as u64);
-    for (name, kind, index) in exports {
-        content.extend(text(name));
-        content.push(match kind {
-            ExternalKind::Func | ExternalKind::FuncExact => 0,
-            ExternalKind::Table => 1,
-            ExternalKind::Memory => KIND_MEMORY,
-            ExternalKind::Global => 3,
-            ExternalKind::Tag => 4,
-        });
-        content.extend(number(u64::from(index)));
-    }
-    Ok(content)
-}
-
-/// A module that is put together from sections.
-struct Module {
-    bytes: Vec<u8>,
-    /// Where the content of each section is, with its id.
-    sections: Vec<(u8, Range<usize>)>,
-}
-
-impl Module {
-    fn new() -> Self {
-        Self { bytes: b"\0asm\x01\0\0\0".to_vec(), sections: Vec::new() }
-    }
-
-    fn section(&mut self, id: u8, content: &[u8]) {
-        self.bytes.push(id);
-        self.bytes.extend(number(content.len() as u64));
-        let begin = self.bytes.len();
-        self.bytes.extend(content);
-        self.sections.push((id, begin..self.bytes.len()));
-    }
-
-    /// It, with another content of the sections with this id.
-    fn edited(
-        self,
-        wanted: u8,
-        edit: impl Fn(&[u8]) -> Result<Vec<u8>, Unreadable>,
-    ) -> Result<Self, Unreadable> {
-        let mut edited = Self::new();
-        for (id, range) in self.sections {
-            let content = &self.bytes[range];
-            match id == wanted {
-                true => edited.section(id, &edit(content)?),
-                false => edited.section(id, content),
-            }
-        }
-        Ok(edited)
-    }
-}
-
-/// A list with one more at its end.
-fn one_more(list: &[u8], item: &[u8]) -> Result<Vec<u8>, Unreadable> {
-    let count = BinaryReader::new(list, 0).read_var_u32()?;
-    let mut more = number(u64::from(count) + 1);
-    more.extend(&list[number_end(list)?..]);
-    more.extend(item);
-    Ok(more)
-}
-
-/// Where the number ends that these bytes begin with.
-fn number_end(bytes: &[u8]) -> Result<usize, Unreadable> {
-    let mut reader = BinaryReader::new(bytes, 0);
-    reader.read_var_u32()?;
-    Ok(reader.current_position())
-}
-
-/// A number in LEB128.
-fn number(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    loop {
-        let low = (value & 0x7f) as u8;
-        value >>= 7;
-        if value == 0 {
-            bytes.push(low);
-            return bytes;
-        }
-        bytes.push(low | 0x80);
-    }
-}
-
-fn text(text: &str) -> Vec<u8> {
-    let mut bytes = number(text.len() as u64);
-    bytes.extend(text.as_bytes());
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;
 
     use clawmux_core::tools::plugin::{Capability, Rights};
-    use proptest::prelude::*;
 
     use crate::sandbox::cache::Cache;
     use crate::sandbox::engine::{Engine, Failure};
@@ -478,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_guest_is_initialized_once_in_each_instance() {
-        for export in INITIALIZERS {
+        for export in ["_initialize", "__wasm_call_ctors"] {
             let count = "(i32.store (i32.const 8) (i32.add (i32.load (i32.const 8)) (i32.const 1)))";
             let rest = format!("(func (export \"{export}\") {count})");
             let text = tool(&imported("sched_yield", "(result i32)"), &rest, "(i64.load32_u (i32.const 8))");
@@ -549,27 +323,11 @@ mod tests {
             "(i64.extend_i32_u (call_indirect (result i32) (i32.const 0)))",
         );
         assert_eq!(call(&mut engine(&text, &[])), Ok(0));
-        // Tables that can't be bounded.
-        for tables in ["(table 1 externref)", "(table 1 funcref) (table 1 1 externref)"] {
-            let text = tool(&imported("sched_yield", "(result i32)"), tables, "(i64.const 0)");
-            let refused = Engine::load(&package(&text, &[]), &Cache::temporary(), &|| true).map(|_| ());
-            assert!(refused.unwrap_err().to_string().contains("tables without a maximum"), "{tables}");
-        }
         // Its table stays as large as it starts.
         let text = text.replace(
             "(call_indirect (result i32) (i32.const 0))",
             "(table.grow (ref.null func) (i32.const 1))",
         );
         assert_eq!(call(&mut engine(&text, &[])), Ok(i64::from(u32::MAX)));
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_is_in_a_module_nothing_panics(at in 8..400_usize, byte in any::<u8>()) {
-            let mut module = wat::parse_str(tool(&imported("sched_yield", "(result i32)"), "", "(i64.const 0)")).unwrap();
-            let length = module.len();
-            module[at % length] = byte;
-            let _ = manifest(&module);
-        }
     }
 }
