@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use clawmux_core::config::catalog::Catalog;
 use clawmux_core::config::{Agent, Approval, Config};
-use clawmux_core::conversation::approval::{Rule, Toolbox};
+use clawmux_core::conversation::approval::Toolbox;
+use clawmux_core::conversation::approval_rule::Rule;
 use clawmux_core::conversation::router::Router;
 use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::error::{Error, ErrorCode};

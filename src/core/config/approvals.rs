@@ -1,39 +1,60 @@
 //! `[approvals]`: for how long calls wait, and which.
 
-use super::Approvals;
-use super::section::{Report, Section};
-use crate::conversation::approval::{Pattern, Rule};
+use super::load::EMBEDDED_PLUGINS;
+use super::models::Offered;
+use super::section::{Report, Section, nearest};
+use super::{Approvals, McpServer};
+use crate::conversation::approval_rule::{Pattern, Rule};
 use crate::ids::PluginName;
+use crate::tools::BUILT_IN;
 use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
 
-pub(super) fn approvals(mut s: Section, r: &mut Report) -> Approvals {
+pub(super) fn approvals(mut s: Section, r: &mut Report, there: &Offered<'_>) -> Approvals {
     let timeout = s.millis(r, "timeout_ms", 120_000);
-    let rules = s.list(r, "rules").into_iter().filter_map(|s| rule(s, r)).collect();
+    let rules = s.list(r, "rules").into_iter().filter_map(|s| rule(s, r, there)).collect();
     s.finish(r);
     Approvals { timeout, rules }
 }
 
-fn rule(mut s: Section, r: &mut Report) -> Option<Rule> {
+fn rule(mut s: Section, r: &mut Report, there: &Offered<'_>) -> Option<Rule> {
     let tool = s.text(r, "tool", "");
-    let (argument, matches) = (s.optional(r, "argument"), s.optional(r, "matches"));
+    // Empty is not the same as missing: that would be a rule for more than was meant.
+    let (argument, matches) = (s.text_or(r, "argument", None), s.text_or(r, "matches", None));
     let asks = s.choice(r, "approval", true, &[("ask", true), ("never", false)]);
     let known = match (McpGrant::parse(&tool), NodeTool::parse(&tool)) {
-        (Some(grant), _) => grant.map(|grant| grant.offered()),
+        (Some(grant), _) => {
+            grant.and_then(|grant| match there.mcp.iter().any(|server| server.name == grant.server) {
+                true => Ok(grant.offered()),
+                false => Err(format!("{grant}: there is no [[mcp]] named {:?}", grant.server)),
+            })
+        }
         (None, Some(tool)) => tool.map(|tool| tool.name),
         (None, None) if tool.trim().is_empty() => {
             Err("expected a tool, as in the tools of an agent, or \"*\"".to_owned())
         }
-        (None, None) => Ok(PluginName::new(tool)),
+        (None, None) => {
+            warn_of_unknown(&tool, &s, r, there);
+            Ok(PluginName::new(tool))
+        }
     };
     let tool =
         known.map_err(|why| r.complain(&s.origin("tool"), format!("approvals.rules.tool: {why}"))).ok();
     let input = match (argument, matches) {
         (None, None) => None,
-        (Some(argument), glob) => Some(Pattern {
-            member: argument.split('.').map(str::to_owned).collect(),
-            glob: glob.unwrap_or_else(|| "*".to_owned()),
-        }),
+        (Some(argument), glob) => {
+            if argument.split('.').any(|name| name.trim().is_empty()) {
+                let why = "approvals.rules.argument: expected the name of a member, or names with dots between them";
+                r.complain(&s.origin("argument"), why);
+            }
+            if glob.as_ref().is_some_and(|glob| glob.trim().is_empty()) {
+                r.complain(
+                    &s.origin("matches"),
+                    "approvals.rules.matches: expected a pattern such as \"/etc/*\"",
+                );
+            }
+            Some(Pattern { member: argument, glob: glob.unwrap_or_else(|| "*".to_owned()) })
+        }
         (None, Some(_)) => {
             let why = "approvals.rules.matches: argument must say of what";
             r.complain(&s.origin("matches"), why);
@@ -42,4 +63,22 @@ fn rule(mut s: Section, r: &mut Report) -> Option<Rule> {
     };
     s.finish(r);
     tool.map(|tool| Rule { tool, input, asks })
+}
+
+/// A tool that nothing offers yet may be loaded later, so it is only warned of.
+fn warn_of_unknown(tool: &str, s: &Section, r: &mut Report, there: &Offered<'_>) {
+    let plugins = there.plugins.iter().map(|plugin| plugin.name.as_str());
+    let known = || EMBEDDED_PLUGINS.into_iter().chain(BUILT_IN).chain(plugins.clone());
+    let is_known =
+        |known: &str| tool.strip_suffix('*').map_or(tool == known, |begin| known.starts_with(begin));
+    let of_mcp = |server: &McpServer| {
+        is_known(&format!("mcp_{}_", server.name)) || tool.starts_with(&format!("mcp_{}_", server.name))
+    };
+    if known().any(is_known) || there.mcp.iter().any(of_mcp) {
+        return;
+    }
+    let hint = nearest(tool, known()).map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+    let message =
+        format!("approvals.rules.tool: there is no tool {tool:?}, so this rule is for no call{hint}");
+    r.warn(&s.origin("tool"), message);
 }

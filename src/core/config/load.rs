@@ -173,6 +173,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let mcp = mcp::servers(root.list(r, "mcp"), r, home, &granted);
     let offered = models::Offered { plugins: &plugins, mcp: &mcp };
     let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &offered);
+    let approvals = approvals::approvals(root.section(r, "approvals"), r, &offered);
     let channels = channels::channels(root.section(r, "channels"), r, &mut secrets);
     plugins::add_adapters(&mut plugins, &channels, &granted, r);
     plugins::add_embedded(&mut plugins, agents.values().flat_map(|agent| &agent.tools));
@@ -187,8 +188,6 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let bindings = bindings(root.list(r, "bindings"), r, &named);
 
     let sandbox = plugins::sandbox(root.section(r, "sandbox"), r);
-
-    let approvals = approvals::approvals(root.section(r, "approvals"), r);
 
     let mut section = root.section(r, "budgets");
     let budgets = Budgets {

@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use crate::access::Secret;
 use crate::access::auth::Auth;
-use crate::conversation::approval::Rule;
+use crate::conversation::approval_rule::Rule;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
 use crate::ids::{AgentId, PluginName};

@@ -227,7 +227,13 @@ impl Section {
         self.text_or(report, key, None).filter(|text| !text.is_empty())
     }
 
-    fn text_or(&mut self, report: &mut Report, key: &'static str, default: Option<&str>) -> Option<String> {
+    /// A text as it was written; none = it was not.
+    pub(super) fn text_or(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        default: Option<&str>,
+    ) -> Option<String> {
         let node = self.take_known(report, key, Kind::Text, default.map(Json::from))?;
         match node.value {
             Value::Text(text) | Value::Env(text) => {

@@ -1152,11 +1152,37 @@ tool = "*"
     ] {
         assert_eq!(waits(name, input.clone()), is_asked, "{name} {input}");
     }
+    for (tool, warned) in [
+        ("notess", Some("there is no tool \"notess\", so this rule is for no call; did you mean \"notes\"?")),
+        ("zz*", Some("there is no tool \"zz*\"")),
+        ("mcp_other_x", Some("there is no tool")),
+        ("notes", None),
+        ("no*", None),
+        ("*", None),
+        ("send_message", None),
+        ("mcp_files_read", None),
+        ("mcp:files/read", None),
+        ("node:phone/camera.snap", None),
+    ] {
+        let rule =
+            format!("[[mcp]]\nname = \"files\"\ncommand = [\"x\"]\n[[approvals.rules]]\ntool = {tool:?}");
+        let warnings = lines(&toml(&rule).loaded().warnings);
+        assert_eq!(
+            warnings.iter().find(|line| line.contains("approvals")).is_some(),
+            warned.is_some(),
+            "{warnings:?}"
+        );
+        assert!(warned.is_none_or(|says| warnings.iter().any(|line| line.contains(says))), "{warnings:?}");
+    }
     for (text, says) in [
         ("[[approvals.rules]]", "expected a tool"),
         ("[[approvals.rules]]\ntool = \"mcp:x\"", "expected mcp:SERVER/TOOL"),
         ("[[approvals.rules]]\ntool = \"x\"\nmatches = \"y\"", "argument must say of what"),
         ("[[approvals.rules]]\ntool = \"x\"\ncolour = 1", "unknown key"),
+        ("[[approvals.rules]]\ntool = \"mcp:x/y\"", "mcp:x/y: there is no [[mcp]] named \"x\""),
+        ("[[approvals.rules]]\ntool = \"x\"\nargument = \"\"", "expected the name of a member"),
+        ("[[approvals.rules]]\ntool = \"x\"\nargument = \"a..b\"", "expected the name of a member"),
+        ("[[approvals.rules]]\ntool = \"x\"\nargument = \"a\"\nmatches = \"\"", "expected a pattern"),
     ] {
         let complaints = toml(text).complaints();
         assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");

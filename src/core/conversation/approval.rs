@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::approval_rule::Rule;
 use crate::area::area;
 use crate::error::{Error, ErrorCode};
-use crate::glob::is_like;
 use crate::ids::Owner;
 use crate::ids::{ApprovalId, CallId, PluginName, RunId, SessionKey};
 use crate::principal::Principal;
@@ -48,45 +48,6 @@ pub struct Toolbox {
     pub timeout: Duration,
 }
 
-/// A rule about calls that match it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// The tool, as models know it. One that ends in `*` stands for all that begin so.
-    pub tool: PluginName,
-    /// What has to be in the input; none = any input.
-    pub input: Option<Pattern>,
-    /// Whether such calls wait for approval.
-    pub asks: bool,
-}
-
-/// What has to be in the input of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
-    /// The names that lead to a member.
-    pub member: Vec<String>,
-    /// What it is, whatever the case of its letters: `*` stands for anything. Of what is no text, its JSON.
-    pub glob: String,
-}
-
-impl Rule {
-    /// Whether it is for this call.
-    fn is_for(&self, call: &ToolCall) -> bool {
-        is_among(&call.name, std::slice::from_ref(&self.tool))
-            && self.input.as_ref().is_none_or(|pattern| pattern.is_in(&call.input))
-    }
-}
-
-impl Pattern {
-    fn is_in(&self, input: &Value) -> bool {
-        let found = self.member.iter().try_fold(input, |value, name| value.get(name));
-        match found {
-            None => false,
-            Some(Value::String(text)) => is_like(text, &self.glob),
-            Some(value) => is_like(&value.to_string(), &self.glob),
-        }
-    }
-}
-
 impl Toolbox {
     /// Tools that are called unasked.
     pub fn ungated(offered: Vec<PluginName>) -> Self {
@@ -110,7 +71,7 @@ impl Toolbox {
     }
 }
 
-fn is_among(tool: &PluginName, named: &[PluginName]) -> bool {
+pub(super) fn is_among(tool: &PluginName, named: &[PluginName]) -> bool {
     named.iter().any(|named| match named.as_str().strip_suffix('*') {
         Some(beginning) => tool.as_str().starts_with(beginning),
         None => named == tool,

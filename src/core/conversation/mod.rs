@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod approval;
+pub mod approval_rule;
 pub mod command;
 pub mod context;
 pub mod event;

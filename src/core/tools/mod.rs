@@ -8,7 +8,10 @@ pub mod messenger;
 pub mod node;
 pub mod plugin;
 
+/// The names of the tools that are built in.
+pub const BUILT_IN: [&str; 2] = [long_result::NAME, messenger::NAME];
+
 /// Whether this is the name of a tool that is built in: no plugin has it.
 pub fn is_built_in(name: &str) -> bool {
-    [long_result::NAME, messenger::NAME].contains(&name)
+    BUILT_IN.contains(&name)
 }
