@@ -13,6 +13,7 @@ use rmcp::RoleClient;
 use rmcp::model::{PaginatedRequestParams, Tool};
 use rmcp::service::Peer;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use super::words::not_answered;
@@ -55,6 +56,12 @@ pub(super) struct Listing {
 }
 
 impl Listing {
+    /// The digest of all that its tools say of themselves, in hex.
+    pub(super) fn digest(&self) -> String {
+        let all = self.digests().into_values().fold(Sha256::new(), |hash, digest| hash.chain_update(digest));
+        hex(&all.finalize())
+    }
+
     /// What is agreed to by agreeing to all of it.
     pub(super) fn digests(&self) -> AgreedTools {
         self.tools.iter().map(|tool| (tool.name.clone(), tool.digest)).collect()
@@ -197,6 +204,7 @@ pub(super) fn described(
                     Standing::New => "held: new",
                 },
                 "description": tool.spec.description,
+                "input_schema": tool.spec.input_schema,
                 "sha256": hex(&tool.digest),
             })
         })

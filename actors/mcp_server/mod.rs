@@ -127,9 +127,12 @@ pub struct Call {
 pub struct Restart;
 
 /// Agrees to what the server says of its tools now; answered with the names of those that were held.
-#[derive(Clone, Copy, Debug, Message)]
+#[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<String>, Error>")]
-pub struct Agree;
+pub struct Agree {
+    /// The digest of what was looked at: it is refused where the server says something else by now.
+    pub digest: Option<String>,
+}
 
 /// Ends the server; answered when it and all it has started is gone.
 #[derive(Clone, Copy, Debug, Message)]
@@ -376,7 +379,11 @@ impl McpServer {
             State::Ended => return Err(format!("MCP server {name} has ended")),
         };
         let tool = tools.get(&call.name);
-        let tool = tool.ok_or_else(|| format!("there is no tool {:?}", call.name.as_str()))?;
+        let listed = || self.listing.tools.iter().any(|tool| tool.spec.name == call.name);
+        let tool = tool.ok_or_else(|| match listed() {
+            true => format!("{} is not offered: see `clawmux mcp list {name}`", call.name),
+            false => format!("there is no tool {:?}", call.name.as_str()),
+        })?;
         let Value::Object(arguments) = &call.input else {
             return Err(format!("the input of {} is not a JSON object, see its input_schema", call.name));
         };
@@ -540,13 +547,21 @@ impl Handler<Restart> for McpServer {
 impl Handler<Agree> for McpServer {
     type Result = ResponseActFuture<Self, Result<Vec<String>, Error>>;
 
-    fn handle(&mut self, _: Agree, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Agree { digest }: Agree, _: &mut Self::Context) -> Self::Result {
         if !matches!(self.state, State::Ready { .. }) {
             let why = format!(
                 "MCP server {} is not there: what it says of its tools is not known",
                 self.config.name
             );
             return Box::pin(fut::ready(Err(ErrorCode::Unavailable.error(why))));
+        }
+        let now = self.listing.digest();
+        if digest.is_some_and(|digest| digest != now) {
+            let name = &self.config.name;
+            let why = format!(
+                "what MCP server {name} says of its tools has changed since it was looked at: see `clawmux mcp list {name}`"
+            );
+            return Box::pin(fut::ready(Err(ErrorCode::Conflict.error(why))));
         }
         let tools = self.listing.digests();
         let held: Vec<String> = tools
@@ -634,6 +649,7 @@ impl Handler<Observe> for McpServer {
                 "timeout_ms": self.config.timeout.as_millis(),
                 "output_bytes": self.config.output_bytes,
                 "tools": tools,
+                "digest": self.listing.digest(),
                 "calls_running": calls,
                 "calls_total": self.figures.calls,
                 "calls_failed_total": self.figures.failures,

@@ -63,7 +63,12 @@ pub struct RestartServer(pub String);
 /// Agrees to what a server says of its tools now; answered with those that were held.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<String>, Error>")]
-pub struct AgreeToServer(pub String);
+pub struct AgreeToServer {
+    /// The server.
+    pub server: String,
+    /// The digest of what was looked at; see [`Agree`].
+    pub digest: Option<String>,
+}
 
 /// Ends all servers; answered when they and all they have started are gone.
 #[derive(Clone, Copy, Debug, Message)]
@@ -178,9 +183,10 @@ impl Handler<RestartServer> for McpSupervisor {
 impl Handler<AgreeToServer> for McpSupervisor {
     type Result = ResponseFuture<Result<Vec<String>, Error>>;
 
-    fn handle(&mut self, AgreeToServer(name): AgreeToServer, _: &mut Self::Context) -> Self::Result {
-        let to = self.named(&name);
-        Box::pin(async move { to?.send(Agree).await.map_err(|_| gone::<McpServer>())? })
+    fn handle(&mut self, message: AgreeToServer, _: &mut Self::Context) -> Self::Result {
+        let AgreeToServer { server, digest } = message;
+        let to = self.named(&server);
+        Box::pin(async move { to?.send(Agree { digest }).await.map_err(|_| gone::<McpServer>())? })
     }
 }
 

@@ -267,8 +267,8 @@ impl Sources {
                 ask(&self.mcp, RestartServer(server)).await??;
                 OperatorReply::McpRestarted(McpRestarted)
             }
-            OperatorCommand::ApproveMcp(operator::ApproveMcp { server }) => {
-                let tools = ask(&self.mcp, AgreeToServer(server)).await??;
+            OperatorCommand::ApproveMcp(operator::ApproveMcp { server, digest }) => {
+                let tools = ask(&self.mcp, AgreeToServer { server, digest }).await??;
                 OperatorReply::McpApproved(McpApproved { tools })
             }
             OperatorCommand::Channels(_) => {

@@ -424,6 +424,10 @@ impl Handler<Observe> for Plugin {
                 "error": error,
                 "version": loaded.as_ref().and_then(|loaded| loaded.summary.version.as_deref()),
                 "description": loaded.as_ref().map(|loaded| loaded.summary.description.as_str()),
+                "input_schema": loaded.as_ref().and_then(|loaded| match &loaded.kind {
+                    Kind::Tool { spec, .. } => Some(&spec.input_schema),
+                    Kind::Adapter(_) => None,
+                }),
                 "kind": loaded.as_ref().map(|loaded| match loaded.kind {
                     Kind::Tool { .. } => "tool",
                     Kind::Adapter(_) => "channel_adapter",

@@ -21,7 +21,17 @@ pub(crate) enum McpCommand {
     /// The first time a server is met, what it says of its tools is agreed to. A tool that is new later, or whose
     /// description or schema changes, is held: no agent is offered it until you have looked at it with
     /// `clawmux mcp list SERVER` and agree.
-    Approve(ServerArg),
+    Approve(ApproveMcp),
+}
+
+/// `mcp approve`
+#[derive(Args, Debug)]
+pub(crate) struct ApproveMcp {
+    #[command(flatten)]
+    pub(crate) server: ServerArg,
+    /// Agree only to what `clawmux mcp list SERVER` showed with this digest; without it, to whatever it says now
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) digest: Option<String>,
 }
 
 /// An MCP server by its name.

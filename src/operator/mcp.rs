@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::arguments::arguments;
 use super::plugins::{input_of, show_result};
 use super::print::{self, List};
 use super::table::Cell;
@@ -49,8 +50,12 @@ pub(crate) fn run(global: &Global, command: &McpCommand) -> Result<(), Failure> 
             });
             Ok(())
         }
-        McpCommand::Approve(server) => {
-            let answer = ask(global, "admin.mcp.approve", &json!({ "server": server.server }))?;
+        McpCommand::Approve(options) => {
+            let params = match &options.digest {
+                Some(digest) => json!({ "server": options.server.server, "digest": digest }),
+                None => json!({ "server": options.server.server }),
+            };
+            let answer = ask(global, "admin.mcp.approve", &params)?;
             print::answer(global, &answer, |answer| {
                 let name = one_line(answer.text("server"), 100);
                 match answer.words("tools") {
@@ -146,18 +151,24 @@ fn described(server: &Value, now_ms: u64) -> String {
     let mut lines: Vec<String> =
         rows.map(|(name, value)| format!("{name:<12}{}", one_line(&value, 2000))).collect();
     for tool in server.list("tools") {
+        let (name, state) = (one_line(tool.text("tool"), 200), tool.text("state"));
+        if state.starts_with("held") {
+            // What is agreed to is shown whole.
+            lines.push(format!("tool        {name} ({state})"));
+            lines.push(one_line(tool.text("description"), usize::MAX));
+            lines.push(one_line(&tool["input_schema"].to_string(), usize::MAX));
+            continue;
+        }
         let about = tool["error"].as_str().or(tool["description"].as_str()).unwrap_or_default();
-        lines.push(format!(
-            "tool        {} ({}): {}",
-            one_line(tool.text("tool"), 200),
-            tool.text("state"),
-            one_line(about, DESCRIPTION_CHARS_MAX)
-        ));
+        lines.push(format!("tool        {name} ({state}): {}", one_line(about, DESCRIPTION_CHARS_MAX)));
+        if tool["input_schema"].is_object() {
+            lines.push(format!("arguments   {}", one_line(&arguments(&tool["input_schema"]), 2000)));
+        }
     }
     let is_held = server["state"] == "held";
     if is_held {
-        let name = one_line(server.text("server"), 100);
-        lines.push(format!("tools are held until you agree: `clawmux mcp approve {name}`"));
+        let (name, digest) = (one_line(server.text("server"), 100), server.text("digest"));
+        lines.push(format!("tools are held until you agree: `clawmux mcp approve {name} --digest {digest}`"));
     }
     lines.join("\n")
 }
@@ -169,14 +180,16 @@ mod tests {
     #[test]
     fn what_is_held_stands_out() {
         let server = json!({ "server": "files", "state": "held", "calls": 3, "errors": 1, "running": 0,
-            "starts": 2, "approval": "ask", "limits": {}, "timeout_ms": 1000,
+            "starts": 2, "approval": "ask", "limits": {}, "timeout_ms": 1000, "digest": "12ab",
             "tools": [{ "tool": "read", "state": "offered", "description": "reads" },
-                { "tool": "w\u{1b}[2J", "state": "held: changed", "description": "a\nb" }] });
+                { "tool": "w\u{1b}[2J", "state": "held: changed", "description": format!("a\nb{}end", " ".repeat(5000)),
+                    "input_schema": { "properties": { "c": {} } } }] });
         let cells = row(&server);
         assert_eq!(cells[1], Cell::toned("held", Tone::Warn));
         assert_eq!(cells[2], Cell::from("1 of 2"));
         let told = described(&server, 0);
-        assert!(told.contains("tool        w[2J (held: changed): a b"), "{told}");
-        assert!(told.ends_with("`clawmux mcp approve files`"), "{told}");
+        assert!(told.contains("tool        w[2J (held: changed)\na b "), "{told}");
+        assert!(told.contains("end\n{\"properties\":{\"c\":{}}}\n"), "{told}");
+        assert!(told.ends_with("`clawmux mcp approve files --digest 12ab`"), "{told}");
     }
 }

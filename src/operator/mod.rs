@@ -26,6 +26,7 @@
 pub(crate) mod actors;
 mod amount;
 pub(crate) mod approvals;
+mod arguments;
 pub(crate) mod backup;
 pub(crate) mod channels;
 pub(crate) mod config;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::arguments::arguments;
 use super::input;
 use super::new_plugin;
 use super::plugin_signing;
@@ -235,6 +236,7 @@ fn described(plugin: &Value, now_ms: u64) -> String {
         ("name", some("plugin")),
         ("version", text("version")),
         ("about", text("description")),
+        ("arguments", plugin["input_schema"].is_object().then(|| arguments(&plugin["input_schema"]))),
         ("state", some("state")),
         ("error", text("error")),
         ("from", Some(format!("{}{path}", plugin.text("source")))),

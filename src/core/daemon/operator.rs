@@ -293,6 +293,9 @@ pub struct McpRestarted;
 pub struct ApproveMcp {
     /// The server.
     pub server: String,
+    /// The digest of what was looked at, in hex: refused where it says something else by now. None = whatever it
+    /// says.
+    pub digest: Option<String>,
 }
 
 /// What an MCP server says of its tools is agreed to.

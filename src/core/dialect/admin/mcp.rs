@@ -14,11 +14,12 @@ pub(super) const METHODS: &[Method] = &[
     method("admin.mcp", "{}", list),
     method("admin.mcp.call", r#"{"server", "tool", "input"?}"#, call),
     method("admin.mcp.restart", r#"{"server"}"#, restart),
-    method("admin.mcp.approve", r#"{"server"}"#, approve),
+    method("admin.mcp.approve", r#"{"server", "digest"?}"#, approve),
 ];
 
 /// `admin.mcp`: `{"servers": [..]}`, by name, whether they are there or not. `state` is `starting`, `ready`, `held`
 /// (it is there; tools that were not agreed to are not offered), `failed` (it is tried again in `retry_ms`) or `ended`.
+/// `digest` is that of all that its tools say of themselves.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
     ask(ObserveMcp, |mcp| json!({ "servers": mcp.children.iter().map(row).collect::<Vec<_>>() }))
@@ -39,6 +40,7 @@ fn row(observed: &Snapshot) -> Value {
         "timeout_ms": state["timeout_ms"],
         "output_bytes": state["output_bytes"],
         "tools": state["tools"],
+        "digest": state["digest"],
         "calls": state["calls_total"],
         "errors": state["calls_failed_total"],
         "running": state["calls_running"],
@@ -81,11 +83,20 @@ fn restart(request: &Request) -> Result<Call, Error> {
     ask(RestartMcp { server: server.clone() }, move |_| json!({ "server": server, "restarted": true }))
 }
 
-/// `admin.mcp.approve`: `{"server", "tools"}`, the names of the tools that were held.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Approve {
+    server: String,
+    #[serde(default)]
+    digest: Option<String>,
+}
+
+/// `admin.mcp.approve`: `{"server", "tools"}`, the names of the tools that were held. With a `digest`, as `admin.mcp`
+/// has it, only what had that digest is agreed to.
 fn approve(request: &Request) -> Result<Call, Error> {
-    let ServerParams { server } = request.read()?;
+    let Approve { server, digest } = request.read()?;
     ask(
-        ApproveMcp { server: server.clone() },
+        ApproveMcp { server: server.clone(), digest },
         move |McpApproved { tools }| json!({ "server": server, "tools": tools }),
     )
 }

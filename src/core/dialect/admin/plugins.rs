@@ -36,6 +36,7 @@ pub(in crate::dialect) fn row(observed: &Snapshot) -> Value {
         "error": observed.silent.as_deref().map_or_else(|| state["error"].clone(), Value::from),
         "version": state["version"],
         "description": state["description"],
+        "input_schema": state["input_schema"],
         "source": state["source"],
         "path": state["path"],
         "asks": state["asks"],
