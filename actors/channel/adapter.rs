@@ -97,10 +97,10 @@ impl Adapter {
     /// # Errors
     /// As [`Self::parse`]'s.
     pub(super) async fn format(&self, message: &Incoming, answer: &Answered) -> Result<Outgoing, String> {
-        let input = answer.to_json(message).into_bytes();
+        let answer_url = self.answer_url.as_deref();
+        let input = answer.to_json(message, answer_url).into_bytes();
         let output = self.call(AdapterCall::FormatOutgoing, input).await?;
-        Outgoing::read(&output, self.answer_url.as_deref())
-            .map_err(|why| format!("plugin {}: {why}", self.name))
+        Outgoing::read(&output, answer_url).map_err(|why| format!("plugin {}: {why}", self.name))
     }
 
     /// The requests that say that an answer to `message` is under way; none where its platform has no such thing.

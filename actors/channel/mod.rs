@@ -355,7 +355,7 @@ impl Channel {
                 Ok(messages) => (messages, None),
                 Err(why) => (Vec::new(), Some(why)),
             };
-            let (received, mut shut_out) = (messages.len(), 0);
+            let (received, mut shut_out, mut untold) = (messages.len(), 0, None);
             let (mut kept, mut changes) = (Vec::new(), Vec::new());
             let (mut admission, now) = (admission, clock::now());
             for message in messages {
@@ -366,12 +366,17 @@ impl Channel {
                     Entrance::Tell { name, code } => {
                         shut_out += 1;
                         let told = tell(&channel, &code);
-                        if let Ok(requests) = adapter.format(&message, &told).await {
-                            changes.push(ChannelChange::Tell(name.clone(), code.clone()));
-                            changes.push(ChannelChange::Answer {
-                                conversation: message.conversation(),
-                                requests: requests.to_json(),
-                            });
+                        match adapter.format(&message, &told).await {
+                            Ok(requests) => {
+                                changes.push(ChannelChange::Tell(name.clone(), code.clone()));
+                                changes.push(ChannelChange::Answer {
+                                    conversation: message.conversation(),
+                                    requests: requests.to_json(),
+                                });
+                            }
+                            Err(why) => {
+                                untold = Some(format!("{name} wrote first and can't be told a code: {why}"))
+                            }
                         }
                         admission.codes.insert(name, Code { code, told: now });
                     }
@@ -381,14 +386,18 @@ impl Channel {
             changes.push(ChannelChange::Parsed(id, kept));
             // What it says is not lost: it is written down before the next one is looked at.
             ledger.write(changes, |_| {}).await;
-            (received, shut_out, failed, admission.codes)
+            (received, shut_out, failed, untold, admission.codes)
         };
-        ctx.spawn(parsed.into_actor(self).map(|(received, shut_out, failed, codes), channel, ctx| {
+        ctx.spawn(parsed.into_actor(self).map(|(received, shut_out, failed, untold, codes), channel, ctx| {
             channel.is_parsing = false;
             // The next one is held against them before they are read back.
             channel.admission.codes = codes;
             channel.figures.received += received as u64;
             channel.figures.shut_out += shut_out;
+            if let Some(why) = untold {
+                channel.note(&why);
+                tracing::warn!(channel = %channel.config.name, error = ?shortened(&why), "a pairing code was not told");
+            }
             if let Some(why) = failed {
                 channel.note(&why);
                 let name = channel.config.name.as_str();

@@ -13,7 +13,7 @@ use clawmux_core::config::{self, ChannelMode};
 use clawmux_core::error::{Error, ErrorCode};
 use futures::future::join_all;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::channel::{Channel, Configure, Land, LetIn, ShutOut, Surroundings, Unsent};
 use crate::runtime::ask::ask;
@@ -23,7 +23,7 @@ use crate::runtime::supervision::{Down, Guard, Restarts};
 
 pub use webhooks::{Delivered, Webhooks};
 
-use webhooks::{Door, Doors};
+use webhooks::{Door, Doors, READING_OF_CHANNEL_MAX};
 
 /// Requests that wait in the mailbox.
 const MAILBOX: usize = 256;
@@ -46,6 +46,8 @@ struct Entry {
     to: Addr<Channel>,
     generation: u64,
     restarts: Restarts,
+    /// See [`Door`].
+    reading: Arc<Semaphore>,
 }
 
 /// Goes over to these channels: those that are as they were go on.
@@ -107,7 +109,8 @@ impl ChannelSupervisor {
         let generation = self.generation;
         let guard = Guard::new(config.name.as_str(), generation, ctx.address().recipient());
         let to = Channel::new(config.clone(), self.around.clone(), sessions, guard).start();
-        let entry = Entry { config, is_configured: true, to, generation, restarts };
+        let reading = Arc::new(Semaphore::new(READING_OF_CHANNEL_MAX));
+        let entry = Entry { config, is_configured: true, to, generation, restarts, reading };
         self.channels.insert(entry.config.name.clone(), entry);
     }
 
@@ -118,6 +121,7 @@ impl ChannelSupervisor {
                 to: entry.to.clone(),
                 adapter: entry.config.adapter.clone(),
                 secret: secret.clone(),
+                reading: Arc::clone(&entry.reading),
             }),
         };
         let there = self.channels.iter().filter(|(_, entry)| entry.is_configured);

@@ -18,11 +18,14 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::sandbox_supervisor::Tools;
 
-/// Requests whose bodies are read at once.
-const READING_MAX: usize = 32;
+/// Requests whose bodies are read at once, of all channels and of one.
+const READING_MAX: usize = 128;
+pub(super) const READING_OF_CHANNEL_MAX: usize = 32;
 
-/// How long a body may take.
+/// How long a body may take; the second, once half of the channel's places are taken: slow ones of strangers then
+/// make room for the next.
 const BODY_MAX: Duration = Duration::from_secs(10);
+const BODY_OF_MANY_MAX: Duration = Duration::from_secs(1);
 
 /// The channels that take webhook requests: one value, which the supervisor swaps when one comes or goes.
 #[derive(Clone, Debug)]
@@ -40,6 +43,8 @@ pub(super) struct Door {
     pub(super) to: Addr<Channel>,
     pub(super) adapter: PluginName,
     pub(super) secret: Secret,
+    /// Its places for requests whose bodies are read.
+    pub(super) reading: Arc<Semaphore>,
 }
 
 /// What became of a webhook request.
@@ -83,10 +88,11 @@ impl Webhooks {
             return Delivered::Refused(why);
         }
         // A stranger's body is held for a moment, to see whether it is signed: few at a time.
-        let Ok(_reading) = self.reading.try_acquire() else {
+        let (Ok(_of_all), Ok(_of_channel)) = (self.reading.try_acquire(), door.reading.try_acquire()) else {
             return Delivered::Later("too many requests are being read".to_owned());
         };
-        let body = match timeout(BODY_MAX, body).await {
+        let is_busy = door.reading.available_permits() < READING_OF_CHANNEL_MAX / 2;
+        let body = match timeout(if is_busy { BODY_OF_MANY_MAX } else { BODY_MAX }, body).await {
             Ok(Some(body)) => body,
             Ok(None) => return Delivered::Malformed(TOO_LARGE),
             Err(_) => return Delivered::Malformed("the body did not come in time"),

@@ -508,7 +508,8 @@ fn any_program_writes_by_a_signed_webhook() {
     let answers = format!("http://{}/answers", platform.address);
     let daemon = start(&format!(
         "[channels.ops]\nadapter = \"webhook\"\nsecret_env = \"HOOK\"\nallow = [\"*\"]\n\
-         [[plugins]]\nname = \"webhook\"\nsettings = {{ answer_url = \"{answers}\" }}\ncapabilities = [\"http:{answers}\"]\n"
+         answer_url = \"{answers}\"\n\
+         [[plugins]]\nname = \"webhook\"\ncapabilities = [\"http:{answers}\"]\n"
     ));
     let body = r#"{"content":"/tool echo {\"text\":\"by hook\"}","peer":"deploy","id":"e-1"}"#;
     let signed = format!("X-Signature-256: sha256={}\r\n", hmac(SECRET, body));
@@ -543,6 +544,46 @@ fn any_program_writes_by_a_signed_webhook() {
     );
     eventually("it to be dropped", || channel(&daemon, "ops")["last_error"].is_string());
     assert_eq!(platform.calls("/answers").len(), 1);
+}
+
+#[test]
+fn bodies_that_do_not_come_make_room_for_those_that_do() {
+    let platform = Platform::start();
+    let answers = format!("http://{}/answers", platform.address);
+    let daemon = start(&format!(
+        "[channels.ops]\nadapter = \"webhook\"\nsecret_env = \"HOOK\"\nallow = [\"*\"]\nanswer_url = \"{answers}\"\n\
+         [channels.other]\nadapter = \"webhook\"\nsecret_env = \"HOOK\"\nallow = [\"*\"]\nanswer_url = \"{answers}\"\n\
+         [[plugins]]\nname = \"webhook\"\ncapabilities = [\"http:{answers}\"]\n"
+    ));
+    let body = r#"{"content":"hi","peer":"a"}"#;
+    let signed = format!("X-Signature-256: sha256={}\r\n", hmac(SECRET, body));
+    assert_eq!(post(daemon.address, "/webhook/ops", &signed, body).0, 200);
+    let slow: Vec<TcpStream> = (0..60)
+        .map(|_| {
+            let mut stream = TcpStream::connect(daemon.address).unwrap();
+            let head = "POST /webhook/ops HTTP/1.1\r\nHost: x\r\nX-Signature-256: sha256=00\r\nContent-Length: 9\r\n\r\n{";
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // The other channel has places of its own.
+    assert_eq!(post(daemon.address, "/webhook/other", &signed, body).0, 200);
+    eventually("a place", || post(daemon.address, "/webhook/ops", &signed, body).0 == 200);
+    drop(slow);
+}
+
+#[test]
+fn a_code_that_can_not_be_told_is_said_to_the_operator() {
+    let daemon = start("[channels.ops]\nadapter = \"webhook\"\nsecret_env = \"HOOK\"\npairing = \"code\"\n");
+    let body = r#"{"content":"hi","peer":"deploy"}"#;
+    let signed = format!("X-Signature-256: sha256={}\r\n", hmac(SECRET, body));
+    assert_eq!(post(daemon.address, "/webhook/ops", &signed, body).0, 200);
+    eventually("a word", || channel(&daemon, "ops")["last_error"].is_string());
+    let shown = daemon.stdout_of(&["channels", "ops"]);
+    assert!(
+        shown.contains("deploy wrote first and can't be told a code: ") && shown.contains("no answer_url"),
+        "{shown}"
+    );
 }
 
 #[test]

@@ -52,6 +52,9 @@ struct Outgoing {
     peer: String,
     #[serde(default)]
     account: Option<String>,
+    /// The channel's.
+    #[serde(default)]
+    answer_url: Option<String>,
     #[serde(default)]
     context: Option<Context>,
 }
@@ -144,13 +147,14 @@ fn is_http(url: &str) -> bool {
 
 /// The request that sends a text.
 fn outgoing(input: &str, answer_url: Option<String>) -> Result<Value, String> {
-    let Outgoing { content, status, peer, account, context } =
+    let Outgoing { content, status, peer, account, answer_url: of_channel, context } =
         serde_json::from_str(input).map_err(|error| error.to_string())?;
     let Context { answer_url: wanted, id } = context.unwrap_or_default();
-    let url = wanted
-        .or(answer_url)
-        .filter(|url| !url.trim().is_empty())
-        .ok_or("no answer_url: the message named none, and the adapter has no such setting")?;
+    let url = [wanted, of_channel, answer_url]
+        .into_iter()
+        .flatten()
+        .find(|url| !url.trim().is_empty())
+        .ok_or("no answer_url: the message named none, and the channel has none")?;
     let answer = Answer { content, status, peer, account, in_reply_to: id };
     Ok(json!({ "url": url.trim(), "method": "POST", "body": answer }))
 }
@@ -249,6 +253,9 @@ mod tests {
                 assert!(outgoing(&input, none).unwrap_err().starts_with("no answer_url"));
             }
         }
+        let of_channel = json!({ "content": "", "status": "answer", "peer": "main", "answer_url": "https://example.net/" });
+        let request = outgoing(&of_channel.to_string(), elsewhere.clone()).unwrap();
+        assert_eq!(request["url"], "https://example.net/", "the channel's before the plugin's");
         assert!(outgoing("{}", elsewhere).unwrap_err().contains("content"));
     }
 

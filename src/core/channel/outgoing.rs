@@ -36,9 +36,12 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// The input of `format_outgoing`, for an answer to `message`.
-    pub fn to_json(&self, message: &Incoming) -> String {
+    /// The input of `format_outgoing`, for an answer to `message` in a channel that has this `answer_url`.
+    pub fn to_json(&self, message: &Incoming, answer_url: Option<&str>) -> String {
         let mut input = about(message);
+        if let Some(url) = answer_url {
+            input["answer_url"] = url.into();
+        }
         input["content"] = self.content.as_str().into();
         input["status"] = match self.status {
             Status::Answer => "answer",
