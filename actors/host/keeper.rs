@@ -303,7 +303,10 @@ fn confine(folders: Option<&Folders>, bounds: &Bounds) -> io::Result<()> {
             Err(_) if path.starts_with("/dev") || SYSTEM.iter().any(|known| Path::new(known) == path) => {
                 continue;
             }
-            Err(error) => return Err(io::Error::other(format!("{}: {error}", path.display()))),
+            Err(error) => {
+                let why = format!("folders has {}, which can't be opened: {error}", path.display());
+                return Err(io::Error::other(why));
+            }
         };
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(abi) };
         rules = rules.add_rule(PathBeneath::new(folder, access)).map_err(io::Error::other)?;

@@ -17,6 +17,68 @@ const ADAPTER: &str = include_str!("new_plugin/adapter.rs.txt");
 /// The longest name.
 const NAME_CHARS_MAX: usize = 64;
 
+/// What no crate can be called: words of the language, and the crates that come with it.
+const RESERVED: [&str; 58] = [
+    "abstract",
+    "alloc",
+    "as",
+    "async",
+    "await",
+    "become",
+    "box",
+    "break",
+    "const",
+    "continue",
+    "core",
+    "crate",
+    "do",
+    "dyn",
+    "else",
+    "enum",
+    "extern",
+    "extism_pdk",
+    "false",
+    "final",
+    "fn",
+    "for",
+    "gen",
+    "if",
+    "impl",
+    "in",
+    "let",
+    "loop",
+    "macro",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "override",
+    "priv",
+    "proc_macro",
+    "pub",
+    "ref",
+    "return",
+    "self",
+    "serde",
+    "serde_json",
+    "static",
+    "std",
+    "struct",
+    "super",
+    "test",
+    "trait",
+    "true",
+    "try",
+    "type",
+    "typeof",
+    "unsafe",
+    "unsized",
+    "use",
+    "virtual",
+    "where",
+    "while",
+];
+
 /// Runs `plugin new`.
 ///
 /// # Errors
@@ -32,12 +94,17 @@ pub(super) fn write(global: &Global, options: &NewPlugin) -> Result<(), Failure>
         );
         return Err(Failure::new(USAGE, why));
     }
+    let library = name.replace('-', "_");
+    if RESERVED.contains(&library.as_str()) {
+        let why =
+            format!("no Rust crate can be called {name}, so no plugin written in Rust: choose another name");
+        return Err(Failure::new(USAGE, why));
+    }
     let folder = options.into.clone().unwrap_or_else(|| PathBuf::from(name));
-    if folder.exists() {
+    if folder.symlink_metadata().is_ok() {
         let why = format!("{} is there already: name another folder with --into", folder.display());
         return Err(Failure::new(FAILED, why));
     }
-    let library = name.replace('-', "_");
     let (source, description) = match options.adapter {
         true => (ADAPTER, "Lets people write from another platform."),
         false => (TOOL, "Greets somebody by their name."),
@@ -72,9 +139,18 @@ fn put(path: &Path, text: &str) -> Result<(), Failure> {
     written.map_err(|error| Failure::new(FAILED, format!("{}: {error}", path.display())))
 }
 
+/// A path as a shell reads it.
+fn quoted(path: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_' | '+');
+    match path.chars().all(is_plain) {
+        true => path.to_owned(),
+        false => format!("'{}'", path.replace('\'', "'\\''")),
+    }
+}
+
 /// What to do with it, as commands to copy.
 fn next_steps(name: &str, library: &str, folder: &Path, is_adapter: bool) -> String {
-    let folder = folder.display();
+    let folder = quoted(&folder.display().to_string());
     let used = match is_adapter {
         true => format!(
             "add to gateway.toml:   [[plugins]]\n                       name = \"{name}\"\n                       path = \"plugins/{name}.wasm\"\n                       [channels.{name}]\nthen:                  clawmux check && clawmux config reload"
@@ -101,6 +177,8 @@ mod tests {
     fn nothing_is_left_to_be_filled_in() {
         let steps = next_steps("my-tool", "my_tool", Path::new("my-tool"), false);
         assert!(steps.contains("release/my_tool.wasm ~/.clawmux/plugins/my-tool.wasm"), "{steps}");
+        let steps = next_steps("x", "x", Path::new("it's here"), false);
+        assert!(steps.contains("cd 'it'\\''s here' && cargo test"), "{steps}");
         for template in [CARGO, MANIFEST, TOOL, ADAPTER] {
             let known = ["{{name}}", "{{lib}}", "{{description}}"];
             let rest = known.iter().fold(template.to_owned(), |text, known| text.replace(known, ""));

@@ -515,6 +515,8 @@ fn a_new_plugin_is_written_once_and_under_a_name_that_it_can_have() {
         let (status, _, said) = daemon.run(&["plugin", "new", "--into", "/nowhere/x", "--", name]);
         assert!(status == 2 && said.contains("begins with a lowercase letter"), "{name:?}: {said}");
     }
+    let (status, _, said) = daemon.run(&["plugin", "new", "--into", "/nowhere/x", "--", "test"]);
+    assert!(status == 2 && said.contains("no Rust crate can be called test"), "{said}");
 }
 
 #[test]
