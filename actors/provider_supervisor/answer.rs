@@ -1,26 +1,31 @@
 //! An answer as it comes in over a connection.
 //!
 //! One stream, whichever provider it comes from; the offline one too, whose plan is played under the
-//! same deadlines. A model that fails before it said anything is followed by the next one of the
-//! agent; one that fails later ends the answer, since what was said can't be taken back.
+//! same deadlines. A model that fails before it said anything is asked again after a pause, where it may do
+//! better then, and followed by the next one of the agent; one that fails later ends the answer, since what was
+//! said can't be taken back.
 //!
 //! ```text
 //!            head                 end marker
 //! Opening ---------> Reading ------------------+
-//!    ^ |                |                      v
-//!    | +--- fails ------+--- has spoken ---> Over
-//!    |                  |                      ^
-//!    +-- next model <---+   Playing -----------+
+//!   ^  ^ |              |                      v
+//!   |  | +--- fails ----+--- has spoken ---> Over
+//!   |  |                |                      ^
+//!   |  +-- next model <-+   Playing -----------+
+//!   +----- Pausing <----+
 //! ```
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::offline::{self, Step};
+use clawmux_core::provider::retry::Retries;
 use clawmux_core::provider::thought::SignatureData;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
@@ -30,7 +35,8 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::client::{self, Body, Failure, io_words};
 use super::deltas::Held;
-use super::{Call, Candidate, Deadlines};
+use super::{Call, Candidate, Deadlines, Endpoint};
+use crate::runtime::clock;
 
 /// How much is read before what was decoded is handed on, in bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
@@ -52,6 +58,9 @@ pub(super) struct Answer {
     candidates: VecDeque<Candidate>,
     request: ChatRequest,
     deadlines: Deadlines,
+    /// The model that is asked, its request as its provider wants it, and how often it was asked again.
+    asked: Option<(Candidate, Bytes)>,
+    again: u32,
     phase: Phase,
     /// Ends a silence of the network, or the pause before a step of a plan.
     pause: Pin<Box<Sleep>>,
@@ -70,19 +79,35 @@ pub(super) struct Answer {
 }
 
 enum Phase {
-    Opening { name: String, head: LocalBoxFuture<'static, Result<Body, Failure>>, decoder: Option<Decoder> },
-    Reading { name: String, body: Body, decoder: Decoder },
-    Playing { steps: VecDeque<Step>, pausing: bool },
+    Opening {
+        name: String,
+        head: LocalBoxFuture<'static, Result<Body, Failure>>,
+        decoder: Option<Decoder>,
+    },
+    Reading {
+        name: String,
+        body: Body,
+        decoder: Decoder,
+    },
+    Playing {
+        steps: VecDeque<Step>,
+        pausing: bool,
+    },
+    /// Before the same model is asked again.
+    Pausing,
     Over,
 }
 
 impl Answer {
     pub(super) fn new(call: Call, held: Held) -> Self {
-        let Call { candidates, request, body, deadlines } = call;
+        let Call { candidates, request, body } = call;
+        let deadlines = candidates.first().map(|first| first.deadlines).unwrap_or_default();
         let mut answer = Self {
             candidates: candidates.into(),
             request,
             deadlines,
+            asked: None,
+            again: 0,
             phase: Phase::Over,
             pause: Box::pin(sleep(deadlines.idle)),
             heard: Instant::now(),
@@ -94,47 +119,71 @@ impl Answer {
             held,
         };
         if let Some(first) = answer.candidates.pop_front() {
-            answer.begin(first, Some(body));
+            answer.begin(first, Bytes::from(body));
         }
         answer
     }
 
-    fn begin(&mut self, candidate: Candidate, body: Option<Vec<u8>>) {
-        let Candidate { endpoint, model } = candidate;
-        self.request.model.clone_from(&model);
-        self.held.charge(|charge| charge.begin(&endpoint.name, &model));
+    /// Asks another model than before.
+    fn begin_next(&mut self, candidate: Candidate) {
+        self.request.model.clone_from(&candidate.model);
+        let Endpoint { kind, base_url, .. } = &*candidate.endpoint;
+        let body = encode(*kind, base_url, &self.request).into();
+        self.again = 0;
+        self.begin(candidate, body);
+    }
+
+    fn begin(&mut self, candidate: Candidate, body: Bytes) {
+        let Candidate { endpoint, model, deadlines } = &candidate;
+        self.request.model.clone_from(model);
+        self.deadlines = deadlines.for_thinking(self.request.thinking);
+        self.held.charge(|charge| charge.begin(&endpoint.name, model));
         let decoder = Decoder::new(endpoint.kind, &endpoint.name);
         self.phase = if decoder.is_some() {
-            let body = body.unwrap_or_else(|| encode(endpoint.kind, &endpoint.base_url, &self.request));
             let name = endpoint.name.clone();
-            let head = client::call(endpoint, Bytes::from(body), self.deadlines).boxed_local();
+            let head = client::call(Arc::clone(endpoint), body.clone(), self.deadlines).boxed_local();
             Phase::Opening { name, head, decoder }
         } else {
             Phase::Playing { steps: offline::plan(&self.request).into(), pausing: false }
         };
+        self.asked = Some((candidate, body));
     }
 
-    /// This attempt failed: on to the next model, where that makes sense and there is one.
+    /// This attempt failed: once more after a pause, or on to the next model, where that makes sense.
     fn fail(&mut self, failure: Failure) -> Option<Error> {
+        let Failure { error, fault, billed } = failure;
         self.held.charge(|charge| {
-            charge.failed(&failure.error, failure.fail_over);
-            charge.end(failure.billed);
+            charge.failed(&error, fault.fails_over());
+            charge.end(billed);
         });
-        if failure.fail_over
-            && !self.spoken
+        let wanted = match error.detail {
+            Some(Detail::RetryAfter(wait)) => Some(wait),
+            _ => None,
+        };
+        let asked = self.asked.as_ref().filter(|_| !self.spoken);
+        let pause = asked.and_then(|(candidate, _)| {
+            let (max, pause) = (candidate.endpoint.patience.retries, self.deadlines.retry);
+            let retries = Retries { max, pause, ..Retries::default() };
+            Some((candidate, retries.pause(fault, self.again, wanted, random())?))
+        });
+        if let Some((Candidate { endpoint, model, .. }, pause)) = pause {
+            let (provider, fault, pause_ms) = (&endpoint.name, fault.name(), pause.as_millis());
+            tracing::warn!(%error, %provider, %model, fault, pause_ms, "model failed, it is asked again");
+            self.phase = Phase::Pausing;
+            self.pause_for(pause);
+            return None;
+        }
+        if !self.spoken
+            && fault.fails_over()
             && let Some(next) = self.candidates.pop_front()
         {
-            tracing::warn!(
-                error = %failure.error,
-                provider = %next.endpoint.name,
-                model = %next.model,
-                "model failed, trying the next"
-            );
-            self.begin(next, None);
+            let (provider, model, fault) = (&next.endpoint.name, &next.model, fault.name());
+            tracing::warn!(%error, %provider, %model, fault, "model failed, trying the next");
+            self.begin_next(next);
             return None;
         }
         self.end();
-        Some(failure.error)
+        Some(error)
     }
 
     /// Gives back what is held.
@@ -186,7 +235,7 @@ impl Answer {
         } else if self.said_bytes > ANSWER_BYTES_MAX || self.said_calls > ANSWER_CALLS_MAX {
             let what = format!("{ANSWER_BYTES_MAX} bytes or {ANSWER_CALLS_MAX} tool calls");
             let error = ErrorCode::Provider.error(format!("the answer has more than {what}"));
-            self.failed = Some(Failure { error, fail_over: false, billed: true });
+            self.failed = Some(Failure { error, fault: Fault::BadRequest, billed: true });
         }
         Poll::Ready(Some(Ok(deltas)))
     }
@@ -218,12 +267,12 @@ impl Answer {
                     }
                 }
                 Some(Err(error)) => {
-                    self.failed = Some(Failure { error, fail_over: true, billed: true });
+                    self.failed = Some(Failure { error, fault: Fault::Timeout, billed: true });
                     return Poll::Ready(deltas);
                 }
                 None => {
                     let error = ErrorCode::Internal.error("offline: the plan has no end");
-                    self.failed = Some(Failure { error, fail_over: false, billed: true });
+                    self.failed = Some(Failure { error, fault: Fault::BadRequest, billed: true });
                     return Poll::Ready(deltas);
                 }
             }
@@ -237,14 +286,14 @@ impl Answer {
         let Phase::Reading { name, body, decoder } = &mut self.phase else {
             return Poll::Ready((deltas, None));
         };
-        let mut fail = |error| self.failed = Some(Failure { error, fail_over: true, billed: true });
+        let mut fail = |error, fault| self.failed = Some(Failure { error, fault, billed: true });
         let events = decoder.events();
         let pending = loop {
             match body.poll_next_unpin(cx) {
                 Poll::Ready(Some(Ok(bytes))) => {
                     read_bytes += bytes.len().max(1);
                     if let Err(error) = decoder.push(&bytes, &mut deltas) {
-                        fail(error);
+                        fail(error, decoder.fault());
                         break false;
                     }
                     if read_bytes >= BATCH_BYTES_MAX {
@@ -253,13 +302,14 @@ impl Answer {
                 }
                 Poll::Ready(Some(Err(_))) | Poll::Ready(None) if decoder.is_finished() => break false,
                 Poll::Ready(Some(Err(awc::error::PayloadError::Io(why)))) => {
-                    fail(ErrorCode::Provider.error(format!("{name} cut the answer: {}", io_words(&why))));
+                    let error = format!("{name} cut the answer: {}", io_words(&why));
+                    fail(ErrorCode::Provider.error(error), Fault::Cut);
                     break false;
                 }
                 // The end of the body, or of the connection within it: the end marker tells.
                 Poll::Ready(Some(Err(_)) | None) => {
                     if let Err(error) = decoder.finish(&mut deltas) {
-                        fail(error);
+                        fail(error, decoder.fault());
                     }
                     break false;
                 }
@@ -293,7 +343,7 @@ impl Answer {
                 let limit = self.deadlines.idle;
                 let error =
                     ErrorCode::Timeout.error(format!("{name}: silent for {limit:?} within its answer"));
-                self.failed = Some(Failure { error, fail_over: true, billed: true });
+                self.failed = Some(Failure { error, fault: Fault::Timeout, billed: true });
             }
         }
         Poll::Ready((deltas, wire))
@@ -318,7 +368,7 @@ impl Stream for Answer {
             if this.total.as_mut().poll(cx).is_ready() {
                 let limit = this.deadlines.total;
                 let error = ErrorCode::Timeout.error(format!("the answer took longer than {limit:?}"));
-                this.failed = Some(Failure { error, fail_over: false, billed: true });
+                this.failed = Some(Failure { error, fault: Fault::BadRequest, billed: true });
                 continue;
             }
             match &mut this.phase {
@@ -346,10 +396,24 @@ impl Stream for Answer {
                         return this.hand_on(deltas, None);
                     }
                 }
+                Phase::Pausing => {
+                    std::task::ready!(this.pause.as_mut().poll(cx));
+                    this.again += 1;
+                    match this.asked.take() {
+                        Some((candidate, body)) => this.begin(candidate, body),
+                        None => this.end(),
+                    }
+                }
                 Phase::Over => {}
             }
         }
     }
+}
+
+/// For the pause before a model is asked again.
+fn random() -> u32 {
+    let [a, b, c, d, ..] = clock::random();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 /// Reads what follows an end marker, so that the connection can be used again.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawmux_core::access::Secret;
-use clawmux_core::config;
+use clawmux_core::config::{self, Patience};
 use clawmux_core::error::Error;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
@@ -21,6 +21,8 @@ pub struct Deadlines {
     pub first_byte: Duration,
     /// Between two events of the answer. What leads to none, such as a comment, does not count.
     pub idle: Duration,
+    /// The pause before a model is asked again for the first time.
+    pub retry: Duration,
     /// For everything, other models tried included.
     pub total: Duration,
     /// How long connections are kept that nobody uses.
@@ -39,16 +41,24 @@ impl Deadlines {
     }
 }
 
-impl Default for Deadlines {
-    fn default() -> Self {
+impl From<Patience> for Deadlines {
+    fn from(patience: Patience) -> Self {
+        let Patience { connect, first_byte, silence, total, retries: _ } = patience;
         Self {
-            connect: Duration::from_secs(10),
-            first_byte: Duration::from_secs(60),
-            idle: Duration::from_secs(60),
-            total: Duration::from_secs(600),
+            connect,
+            first_byte,
+            idle: silence,
+            retry: Duration::from_secs(1),
+            total,
             // Providers close theirs after a minute or more.
             keep_alive: Duration::from_secs(45),
         }
+    }
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Patience::default().into()
     }
 }
 
@@ -59,6 +69,7 @@ pub(crate) struct Endpoint {
     pub(crate) kind: ProviderKind,
     pub(crate) base_url: String,
     pub(super) key: Option<Secret>,
+    pub(super) patience: Patience,
     /// None for a provider without a network.
     pub(super) http: Option<HttpRequest>,
     /// None where it is not reached by https.
@@ -85,6 +96,7 @@ impl Endpoint {
             kind: provider.kind,
             base_url: provider.base_url.clone(),
             key: provider.api_key.clone(),
+            patience: provider.patience,
             http: HttpRequest::new(provider.kind, &provider.base_url, provider.api_key.as_ref()),
             tls,
         })
@@ -96,6 +108,7 @@ impl Endpoint {
 pub(crate) struct Candidate {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) model: String,
+    pub(crate) deadlines: Deadlines,
 }
 
 /// A provider call that was granted.
@@ -106,5 +119,4 @@ pub(crate) struct Call {
     pub(crate) request: ChatRequest,
     /// The request as the first candidate's provider wants it.
     pub(crate) body: Vec<u8>,
-    pub(crate) deadlines: Deadlines,
 }

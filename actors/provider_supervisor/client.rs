@@ -16,7 +16,8 @@ use awc::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, R
 use awc::{Client, ClientBuilder, Connector};
 use bytes::Bytes;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::provider::{http_error, may_fail_over};
+use clawmux_core::provider::fault::{Fault, retry_after};
+use clawmux_core::provider::http_error;
 use futures::StreamExt as _;
 use futures::stream::LocalBoxStream;
 use rustls::ClientConfig;
@@ -25,6 +26,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Deadlines, Endpoint};
 use crate::outbound::dial::{self, Dial};
 use crate::outbound::resolver::Resolver;
+use crate::runtime::clock;
 
 /// How long a connection is used at all, so that a change in the DNS is followed.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -42,8 +44,8 @@ pub(super) type Body = LocalBoxStream<'static, Result<Bytes, PayloadError>>;
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,
-    /// Whether another model may do better.
-    pub(super) fail_over: bool,
+    /// What that means for what is done next.
+    pub(super) fault: Fault,
     /// Whether the provider may have counted the request.
     pub(super) billed: bool,
 }
@@ -57,7 +59,7 @@ pub(super) async fn call(
     let Some(http) = &endpoint.http else {
         return Err(Failure {
             error: ErrorCode::Internal.error(format!("{} has no network", endpoint.name)),
-            fail_over: false,
+            fault: Fault::BadRequest,
             billed: false,
         });
     };
@@ -78,7 +80,7 @@ pub(super) async fn call(
                 let (name, limit) = (&endpoint.name, deadlines.first_byte);
                 return Err(Failure {
                     error: ErrorCode::Timeout.error(format!("{name}: no answer within {limit:?}")),
-                    fail_over: true,
+                    fault: Fault::Timeout,
                     billed: true,
                 });
             }
@@ -86,17 +88,11 @@ pub(super) async fn call(
     };
     let status = response.status();
     if !status.is_success() {
-        let retry_after = header(response.headers(), &RETRY_AFTER).map(str::to_owned);
+        let wait = header(response.headers(), &RETRY_AFTER).and_then(|wait| retry_after(wait, clock::wall()));
         let said = error_body(&mut response, deadlines.idle).await;
         return Err(Failure {
-            error: http_error(
-                &endpoint.name,
-                status.as_u16(),
-                retry_after.as_deref(),
-                &said,
-                endpoint.key.as_ref(),
-            ),
-            fail_over: may_fail_over(status.as_u16()),
+            error: http_error(&endpoint.name, status.as_u16(), wait, &said, endpoint.key.as_ref()),
+            fault: Fault::of_status(status.as_u16(), &said),
             billed: false,
         });
     }
@@ -113,7 +109,7 @@ pub(super) async fn call(
     );
     match unfit {
         Some(message) => {
-            Err(Failure { error: ErrorCode::Provider.error(message), fail_over: true, billed: true })
+            Err(Failure { error: ErrorCode::Provider.error(message), fault: Fault::Server, billed: true })
         }
         // The client is in use as long as its answer is read.
         None => Ok(response.inspect(move |_| _ = &client).boxed_local()),
@@ -156,6 +152,7 @@ fn is_disconnected(error: &SendRequestError) -> bool {
 /// A request that got no response.
 pub(super) fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: Deadlines) -> Failure {
     let name = &endpoint.name;
+    let fault = fault_of(&error);
     let (code, message, billed) = match error {
         SendRequestError::Connect(ConnectError::Timeout) => {
             (ErrorCode::Timeout, format!("not connected within {:?}", deadlines.connect), false)
@@ -190,7 +187,20 @@ pub(super) fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: D
         }
         why => (ErrorCode::Provider, format!("request failed ({why})"), true),
     };
-    Failure { error: code.error(format!("{name}: {message}")), fail_over: true, billed }
+    Failure { error: code.error(format!("{name}: {message}")), fault, billed }
+}
+
+fn fault_of(error: &SendRequestError) -> Fault {
+    match error {
+        SendRequestError::Connect(ConnectError::Timeout) => Fault::Timeout,
+        SendRequestError::Connect(ConnectError::Io(why)) if why.kind() == io::ErrorKind::TimedOut => {
+            Fault::Timeout
+        }
+        SendRequestError::Connect(ConnectError::Resolver(_) | ConnectError::NoRecords)
+        | SendRequestError::Url(_)
+        | SendRequestError::Http(_) => Fault::Misconfigured,
+        _ => Fault::Network,
+    }
 }
 
 /// An I/O error in the words clients know.

@@ -65,7 +65,8 @@ const KEEP_RETRY: Duration = Duration::from_secs(2);
 pub struct ProviderSupervisor {
     config: Arc<Config>,
     endpoints: BTreeMap<String, Arc<Endpoint>>,
-    deadlines: Deadlines,
+    /// In place of those of the providers.
+    deadlines: Option<Deadlines>,
     meter: Meter,
     store: Option<Recipient<RecordUsage>>,
     slots: Arc<Semaphore>,
@@ -176,7 +177,7 @@ impl ProviderSupervisor {
             meter: Meter::new(config.budgets, totals, clock::now()),
             config,
             endpoints,
-            deadlines: Deadlines::default(),
+            deadlines: None,
             store,
             slots: Arc::new(Semaphore::new(CALLS_MAX)),
             waiting: 0,
@@ -206,10 +207,10 @@ impl ProviderSupervisor {
         self
     }
 
-    /// With other deadlines than the usual ones.
+    /// With other deadlines than those of its providers.
     #[must_use]
     pub fn with_deadlines(mut self, deadlines: Deadlines) -> Self {
-        self.deadlines = deadlines;
+        self.deadlines = Some(deadlines);
         self
     }
 
@@ -248,7 +249,8 @@ impl ProviderSupervisor {
             .filter(|model| seen.insert((&model.provider, &model.model)))
             .filter_map(|model| {
                 let endpoint = self.endpoints.get(&model.provider)?.clone();
-                Some(Candidate { endpoint, model: model.model.clone() })
+                let deadlines = self.deadlines.unwrap_or_else(|| endpoint.patience.into());
+                Some(Candidate { endpoint, model: model.model.clone(), deadlines })
             })
             .collect();
         if candidates.is_empty() {
@@ -289,8 +291,7 @@ impl ProviderSupervisor {
         let meters = self.meters.clone();
         let payer = Payer { session, run, agent, account, shared_budgets, meters };
         let charge = Charge::new(supervisor, reservation, payer);
-        let deadlines = self.deadlines.for_thinking(request.thinking);
-        Ok(Deltas::new(Call { candidates, request, body, deadlines }, charge, slot))
+        Ok(Deltas::new(Call { candidates, request, body }, charge, slot))
     }
 
     fn busy(&self) -> Error {

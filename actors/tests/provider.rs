@@ -41,8 +41,13 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         .iter()
         .map(|(name, kind, base_url)| {
             let api_key = Some(Secret::new(format!("key-of-{name}")));
-            let provider =
-                config::Provider { kind: *kind, base_url: base_url.clone(), api_key, ca_file: None };
+            let provider = config::Provider {
+                kind: *kind,
+                base_url: base_url.clone(),
+                api_key,
+                ca_file: None,
+                patience: config::Patience { retries: 0, ..config::Patience::default() },
+            };
             ((*name).to_owned(), provider)
         })
         .collect();
@@ -295,6 +300,69 @@ async fn every_failure_is_named_and_the_next_call_works() {
 }
 
 #[actix::test]
+async fn a_model_that_fails_for_a_moment_is_asked_again_before_the_next_one() {
+    let deadlines = Deadlines { retry: Duration::from_millis(2), ..Deadlines::default() };
+    let report = |kind: &str| json!({"error": {"type": kind, "message": "no"}}).to_string();
+    for kind in WIRE {
+        let (first, second) = (Upstream::start(), Upstream::start());
+        let mut config = config(&[("p", kind, first.base_url()), ("q", kind, second.base_url())]);
+        config.providers.get_mut("p").unwrap().patience.retries = 2;
+        let (supervisor, _records) = start(config, deadlines);
+        let asked = || (first.requests().len(), second.requests().len());
+        let mut before = asked();
+        for (turns, calls) in [
+            // Those that pass: it answers in the end.
+            (vec![Turn::Status(503, None, report("x"))], (2, 0)),
+            (vec![Turn::Status(429, Some(0), report("x")), Turn::Status(500, None, report("x"))], (3, 0)),
+            (vec![Turn::Report(String::new())], (2, 0)),
+            // Too often, for too long, or of no use: the next one.
+            (vec![Turn::Status(503, None, report("x")); 3], (3, 1)),
+            (vec![Turn::Status(429, Some(3600), report("x"))], (1, 1)),
+            (vec![Turn::Status(401, None, report("authentication_error"))], (1, 1)),
+            (vec![Turn::Status(404, None, report("not_found_error"))], (1, 1)),
+        ] {
+            for turn in &turns {
+                first.then(turn.clone());
+            }
+            let (deltas, result) = ask(&supervisor, "hi").await;
+            assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())), "{kind} {turns:?}");
+            let now = asked();
+            assert_eq!((now.0 - before.0, now.1 - before.1), calls, "{kind} {turns:?}");
+            before = now;
+        }
+        // The request is at fault, or something was said: nobody is asked again.
+        for turn in [Turn::Status(400, None, report("invalid_request_error")), Turn::Report("so far".into())]
+        {
+            first.then(turn.clone());
+            assert!(ask(&supervisor, "hi").await.1.is_err(), "{kind} {turn:?}");
+            let now = asked();
+            assert_eq!((now.0 - before.0, now.1 - before.1), (1, 0), "{kind} {turn:?}");
+            before = now;
+        }
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn a_call_that_waits_to_be_made_again_ends_with_who_asked() {
+    let upstream = Upstream::start();
+    let mut config = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
+    config.providers.get_mut("p").unwrap().patience.retries = 2;
+    let (supervisor, _records) =
+        start(config, Deadlines { retry: Duration::from_secs(3600), ..Deadlines::default() });
+    upstream.then(Turn::Status(503, None, String::new()));
+    let mut deltas = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    while upstream.requests().is_empty() {
+        let polled = futures::poll!(deltas.next());
+        assert!(polled.is_pending(), "{polled:?}");
+        tokio::task::yield_now().await;
+    }
+    drop(deltas);
+    all_given_back(&supervisor).await;
+    assert_eq!(upstream.requests().len(), 1);
+}
+
+#[actix::test]
 async fn nobody_there() {
     let gone = Upstream::start().base_url();
     for (base_url, message) in [
@@ -406,6 +474,8 @@ async fn the_next_model_answers_where_the_first_can_not() {
     for turn in [
         Some(Turn::Status(529, None, String::new())),
         Some(Turn::Status(500, None, String::new())),
+        Some(Turn::Status(401, None, String::new())),
+        Some(Turn::Status(404, None, String::new())),
         Some(Turn::Report(String::new())),
         Some(Turn::Page(String::new())),
         None,
@@ -430,11 +500,7 @@ async fn the_next_model_answers_where_the_first_can_not() {
     }
     // Not where the request is at fault, and not once something was said.
     let asked = second.requests().len();
-    for turn in [
-        Turn::Status(400, None, String::new()),
-        Turn::Status(401, None, String::new()),
-        Turn::Cut("x".into()),
-    ] {
+    for turn in [Turn::Status(400, None, String::new()), Turn::Cut("x".into())] {
         let first = Upstream::start();
         first.then(turn.clone());
         let config = config(&[

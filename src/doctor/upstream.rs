@@ -161,6 +161,7 @@ mod tests {
     use super::*;
     use clawmux_actors::store::Severity;
     use clawmux_core::access::Secret;
+    use clawmux_core::config::Patience;
 
     #[test]
     fn a_clock_that_is_off_is_told() {
@@ -183,6 +184,7 @@ mod tests {
             base_url: base_url.into(),
             api_key: Some(Secret::new("x")),
             ca_file: None,
+            patience: Patience::default(),
         };
         let anthropic = provider(ProviderKind::Anthropic, "https://api.anthropic.com");
         let other = provider(ProviderKind::OpenAi, "http://127.0.0.1:1");

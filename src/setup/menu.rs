@@ -4,7 +4,7 @@ use actix::SystemRunner;
 use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::access::Secret;
 use clawmux_core::config::offer::Offer;
-use clawmux_core::config::{Provider, is_base_url, key_variable};
+use clawmux_core::config::{Patience, Provider, is_base_url, key_variable};
 use clawmux_core::provider::ProviderKind;
 
 use super::Candidate;
@@ -175,7 +175,13 @@ fn server(system: &SystemRunner) -> Result<Candidate, Failure> {
 }
 
 fn offer(name: &'static str, title: &'static str, kind: ProviderKind, base_url: &str) -> Offer {
-    let provider = Provider { kind, base_url: base_url.to_owned(), api_key: None, ca_file: None };
+    let provider = Provider {
+        kind,
+        base_url: base_url.to_owned(),
+        api_key: None,
+        ca_file: None,
+        patience: Patience::default(),
+    };
     Offer { name, title, provider, url_variable: None, key_variable: None, is_server: false }
 }
 

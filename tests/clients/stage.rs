@@ -47,7 +47,7 @@ impl Stage {
         let upstream = Upstream::start();
         let url = upstream.base_url();
         let agent = format!(
-            "[providers.up]\nkind = \"openai\"\nbase_url = \"{url}\"\napi_key_env = \"UP_KEY\"\n\
+            "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"{url}\"\napi_key_env = \"UP_KEY\"\n\
              [agents.main]\nprovider = \"up\"\nmodel = \"test-model\"\n"
         );
         Self::with(generation, auth, upstream, &agent)

@@ -89,7 +89,7 @@ fn run(kills: u64, recovery: &str) -> Counts {
         let upstream = model.clone().listen(move |why| finder.lives.wrong(&why)).await;
         let tools = tool::install(home.path());
         let config = format!(
-            "[providers.up]\nkind = \"openai\"\nbase_url = \"http://{upstream}\"\n\
+            "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"http://{upstream}\"\n\
              [agents.main]\nprovider = \"up\"\nmodel = \"m\"\ntools = [\"{ONCE}\", \"{AGAIN}\"]\n\
              [store]\nrecovery = \"{recovery}\"\n{tools}"
         );

@@ -14,7 +14,7 @@ const CALL: u64 = 22;
 
 fn config(upstream: &Upstream, max_tokens: u32, budgets: &str) -> String {
     format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
+        "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
          max_tokens = {max_tokens}\n[budgets]\n{budgets}\n",
         upstream.base_url()
     )

@@ -219,7 +219,7 @@ fn long_answers_are_split_and_a_platform_that_is_busy_is_waited_for() {
 fn on(upstream: &Upstream) -> String {
     let url = upstream.base_url();
     format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{url}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n"
+        "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"{url}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n"
     )
 }
 

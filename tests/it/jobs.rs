@@ -327,7 +327,7 @@ fn a_clock_that_was_wrong_makes_nothing_be_done_twice() {
 
 fn with_model(upstream: &Upstream, scheduler: &str) -> String {
     format!(
-        "[providers.up]\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_env = \"UP_KEY\"\n\
+        "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_env = \"UP_KEY\"\n\
          [agents.main]\nprovider = \"up\"\nmodel = \"test-model\"\n[scheduler]\n{scheduler}\n",
         upstream.base_url()
     )

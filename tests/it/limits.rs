@@ -170,7 +170,7 @@ fn a_principal_has_a_rate_and_reads_are_free() {
 fn a_queue_is_full_for_one_session_alone() {
     let upstream = Upstream::start();
     let daemon = Daemon::with(&format!(
-        "[providers.up]\nkind = \"anthropic\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\n[limits]\nqueue = 2\n",
+        "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\n[limits]\nqueue = 2\n",
         upstream.base_url()
     ));
     upstream.then(Turn::HangBody("well".into()));
@@ -292,7 +292,7 @@ fn an_address_in_use_and_a_log_that_is_none_are_refused_in_one_line() {
 fn a_second_signal_stops_at_once() {
     let upstream = Upstream::start();
     let mut daemon = Daemon::with(&format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
+        "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
          [gateway]\ndrain_timeout_ms = 600000\n",
         upstream.base_url()
     ));
@@ -343,7 +343,7 @@ fn a_configuration_with_mistakes_is_refused_with_all_of_them() {
 fn a_stop_within_a_run_tells_the_client_and_the_next_start_goes_on() {
     let upstream = Upstream::start();
     let mut daemon = Daemon::with(&format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
+        "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
          [gateway]\ndrain_timeout_ms = 200\n",
         upstream.base_url()
     ));

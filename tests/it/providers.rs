@@ -22,7 +22,7 @@ const SOUL: &str = "You are a heron. İİİİ.";
 /// `main` on a provider of this kind.
 fn config(kind: &str, base_url: &str) -> String {
     format!(
-        "[providers.up]\nkind = \"{kind}\"\nbase_url = \"{base_url}\"\napi_key_env = \"UP_KEY\"\n\
+        "[providers.up]\nretries = 0\nkind = \"{kind}\"\nbase_url = \"{base_url}\"\napi_key_env = \"UP_KEY\"\n\
          [agents.main]\nprovider = \"up\"\nmodel = \"test-model\"\n"
     )
 }

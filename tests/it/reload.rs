@@ -138,7 +138,7 @@ fn souls_keys_and_models_hold_from_the_next_prompt_on() {
     std::fs::write(home.path().join("key"), "sk-first").unwrap();
     let config = |model: &str| {
         format!(
-            "[providers.up]\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n\
+            "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n\
              [agents.main]\nprovider = \"up\"\nmodel = \"{model}\"\n",
             upstream.base_url()
         )

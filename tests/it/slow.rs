@@ -42,7 +42,7 @@ fn with(mut place: Value, key: &str, value: impl Into<Value>) -> Value {
 
 fn daemon(pacer: &Pacer, more: &str) -> Daemon {
     Daemon::with(&format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\ntools = []\n{more}",
+        "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\ntools = []\n{more}",
         pacer.base_url()
     ))
 }

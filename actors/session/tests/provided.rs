@@ -23,7 +23,13 @@ const KINDS: [ProviderKind; 2] = [ProviderKind::Anthropic, ProviderKind::OpenAi]
 async fn world(kind: ProviderKind, upstream: &Upstream) -> World {
     let mut config = Config::default();
     let (base_url, api_key) = (upstream.base_url(), Some(Secret::new("k")));
-    let provider = config::Provider { kind, base_url, api_key, ca_file: None };
+    let provider = config::Provider {
+        kind,
+        base_url,
+        api_key,
+        ca_file: None,
+        patience: config::Patience { retries: 0, ..config::Patience::default() },
+    };
     config.providers.insert("up".into(), provider);
     let agent = config.agents.get_mut(&AgentId::from("main")).expect("the default agent");
     agent.models = vec![ModelRef { provider: "up".into(), model: "test-model".into() }];

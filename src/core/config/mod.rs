@@ -148,6 +148,43 @@ pub struct Provider {
     pub api_key: Option<Secret>,
     /// PEM file of a certificate authority trusted besides the public roots.
     pub ca_file: Option<PathBuf>,
+    /// How long it is waited for.
+    pub patience: Patience,
+}
+
+/// How long a provider is waited for, and how often it is asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// To resolve its host, to connect, and again for the TLS handshake.
+    pub connect: Duration,
+    /// Until the head of its answer.
+    pub first_byte: Duration,
+    /// Between two events of its answer. What leads to none, such as a comment, does not count.
+    pub silence: Duration,
+    /// For all of an answer, other models tried included.
+    pub total: Duration,
+    /// How often one of its models is asked again before the next one is.
+    pub retries: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            first_byte: Duration::from_secs(60),
+            silence: Duration::from_secs(60),
+            total: Duration::from_secs(600),
+            retries: 2,
+        }
+    }
+}
+
+impl Patience {
+    /// For a server on this host: it loads a model first, and reads a long prompt in silence.
+    pub fn at_home() -> Self {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        Self { first_byte: minutes(10), silence: minutes(5), total: minutes(30), ..Self::default() }
+    }
 }
 
 /// `[agents.NAME]`

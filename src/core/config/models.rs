@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use super::credentials::Secrets;
 use super::load::{DEFAULT_TOOLS, EMBEDDED_ADAPTERS, EMBEDDED_PLUGINS, check_name};
 use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
-use super::{Agent, McpServer, Plugin, Provider};
+use super::{Agent, McpServer, Patience, Plugin, Provider};
 use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
 use crate::provider::model::ModelRef;
@@ -125,8 +126,22 @@ fn provider(name: &str, mut s: Section, r: &mut Report, secrets: &mut Secrets<'_
     if api_key.is_some() && base_url.starts_with("http://") && !is_local(&base_url) {
         r.warn(&s.origin("base_url"), format!("{}: the key travels unencrypted", s.name("base_url")));
     }
+    let patience =
+        patience(&mut s, r, if is_local(&base_url) { Patience::at_home() } else { Patience::default() });
     s.finish(r);
-    Some(Provider { kind, base_url, api_key, ca_file })
+    Some(Provider { kind, base_url, api_key, ca_file, patience })
+}
+
+fn patience(s: &mut Section, r: &mut Report, usual: Patience) -> Patience {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let retries = s.integer(r, "retries", usual.retries.into(), 0..=10);
+    Patience {
+        connect: s.millis(r, "connect_timeout_ms", ms(usual.connect)),
+        first_byte: s.millis(r, "first_byte_timeout_ms", ms(usual.first_byte)),
+        silence: s.millis(r, "silence_timeout_ms", ms(usual.silence)),
+        total: s.millis(r, "total_timeout_ms", ms(usual.total)),
+        retries: u32::try_from(retries).unwrap_or(u32::MAX),
+    }
 }
 
 /// What a base URL has to look like.
@@ -439,7 +454,8 @@ fn known(
                 format!("the environment variable {variable} is not set, so {name} is asked without a key");
             r.warn(at, format!("{key}: {why}"));
         }
-        let provider = Provider { kind, base_url, api_key, ca_file: None };
+        let patience = if is_local(&base_url) { Patience::at_home() } else { Patience::default() };
+        let provider = Provider { kind, base_url, api_key, ca_file: None, patience };
         providers.insert(name.to_owned(), provider);
         return Some(kind);
     }

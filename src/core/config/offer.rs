@@ -4,7 +4,7 @@
 use std::net::Ipv6Addr;
 
 use crate::access::Secret;
-use crate::config::{Provider, is_base_url, key_variable, url_variable};
+use crate::config::{Patience, Provider, is_base_url, key_variable, url_variable};
 use crate::provider::ProviderKind;
 
 /// Where Ollama listens by itself: its port.
@@ -53,7 +53,13 @@ pub fn offers(env: &[(String, String)]) -> Vec<Offer> {
         offers.push(Offer {
             name: kind.name(),
             title: if is_own { own_title } else { title },
-            provider: Provider { kind, base_url, api_key: key.map(Secret::new), ca_file: None },
+            provider: Provider {
+                kind,
+                base_url,
+                api_key: key.map(Secret::new),
+                ca_file: None,
+                patience: Patience::default(),
+            },
             url_variable: named.map(|_| url_variable(kind)),
             key_variable: key.map(|_| key_variable(kind)),
             is_server: is_own && key.is_none(),
@@ -69,7 +75,13 @@ pub fn offers(env: &[(String, String)]) -> Vec<Offer> {
         if offers.iter().any(|other: &Offer| other.provider.base_url == base_url) {
             continue;
         }
-        let provider = Provider { kind: ProviderKind::OpenAi, base_url, api_key: None, ca_file: None };
+        let provider = Provider {
+            kind: ProviderKind::OpenAi,
+            base_url,
+            api_key: None,
+            ca_file: None,
+            patience: Patience::default(),
+        };
         offers.push(Offer { name, title, provider, url_variable, key_variable: None, is_server: true });
     }
     offers

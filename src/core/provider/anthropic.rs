@@ -410,7 +410,7 @@ impl Answer {
             }
             "error" => {
                 let failure = wire.error.unwrap_or_else(|| Failure::Text("an error without words".into()));
-                return Err(super::reported(&progress.provider, &failure));
+                return Err(progress.reported(&failure));
             }
             // `ping`, and whatever the API adds.
             _ => {}

@@ -4,8 +4,9 @@
 
 use serde::Deserialize;
 
+use super::fault::Fault;
 use super::sse::{Event, Parser};
-use super::{Delta, ProviderKind, anthropic, cut, garbage, openai};
+use super::{Delta, Failure, ProviderKind, anthropic, cut, garbage, openai, reported};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::provider::usage::Usage;
 
@@ -39,6 +40,8 @@ pub(super) struct Progress {
     events: u64,
     /// Whether an event could not be read.
     unreadable: bool,
+    /// What is wrong, where the provider has said so.
+    reported: Option<Fault>,
 }
 
 impl Progress {
@@ -51,6 +54,12 @@ impl Progress {
         self.events += 1;
         Ok(wire)
     }
+
+    /// The error of a failure that the provider reports within its stream.
+    pub(super) fn reported(&mut self, failure: &Failure) -> Error {
+        self.reported = Some(failure.fault());
+        reported(&self.provider, failure)
+    }
 }
 
 impl Decoder {
@@ -62,8 +71,13 @@ impl Decoder {
             ProviderKind::OpenAi => Answer::OpenAi(openai::Answer::default()),
             ProviderKind::Offline => return None,
         };
-        let progress =
-            Progress { provider: provider.to_owned(), finished: false, events: 0, unreadable: false };
+        let progress = Progress {
+            provider: provider.to_owned(),
+            finished: false,
+            events: 0,
+            unreadable: false,
+            reported: None,
+        };
         Some(Self { parser: Parser::default(), bytes: 0, progress, answer })
     }
 
@@ -100,6 +114,11 @@ impl Decoder {
             Err(error) if !progress.unreadable => Err(error),
             _ => Err(cut(&progress.provider, progress.events)),
         }
+    }
+
+    /// What the last error comes to.
+    pub fn fault(&self) -> Fault {
+        self.progress.reported.unwrap_or(Fault::Cut)
     }
 
     /// How many events could be read so far. Only those tell that the provider is at work.

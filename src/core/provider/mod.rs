@@ -7,11 +7,13 @@ pub mod meter;
 
 pub mod anthropic;
 mod decoder;
+pub mod fault;
 mod json;
 pub mod listing;
 pub mod model;
 pub mod offline;
 pub mod openai;
+pub mod retry;
 pub mod sse;
 pub mod thought;
 pub mod usage;
@@ -31,6 +33,7 @@ use crate::access::Secret;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::prompt::attachment::{Attachment, ImageType, Kind};
 use crate::prompt::thinking::Thinking;
+use crate::provider::fault::Fault;
 use crate::provider::thought::SignatureData;
 use crate::provider::thought::Thought;
 use crate::provider::usage::Usage;
@@ -298,12 +301,12 @@ pub fn encode(kind: ProviderKind, base_url: &str, request: &ChatRequest) -> Vec<
 /// The longest piece of a provider's own words that an error repeats, in characters.
 const QUOTE_CHARS_MAX: usize = 300;
 
-/// The error of an HTTP answer other than success. `retry_after` is the header of that name; `key`
+/// The error of an HTTP answer other than success. `retry_after` is what the header of that name says; `key`
 /// is removed from what the provider says, should it repeat it.
 pub fn http_error(
     provider: &str,
     status: u16,
-    retry_after: Option<&str>,
+    retry_after: Option<Duration>,
     body: &[u8],
     key: Option<&Secret>,
 ) -> Error {
@@ -328,16 +331,10 @@ pub fn http_error(
     if matches!(status, 401 | 403) {
         return error.with(Detail::KeyRefused);
     }
-    match retry_after.and_then(|text| text.trim().parse::<u32>().ok()) {
-        Some(seconds) => error.with(Detail::RetryAfter(Duration::from_secs(seconds.into()))),
+    match retry_after {
+        Some(wait) => error.with(Detail::RetryAfter(wait)),
         None => error,
     }
-}
-
-/// Whether another model may do better, by the status of an HTTP answer: not where the request or
-/// the credential is at fault, which somebody should hear of.
-pub fn may_fail_over(status: u16) -> bool {
-    matches!(status, 408 | 425 | 429 | 500..)
 }
 
 /// `text` on one line, bounded, without the key.
@@ -376,6 +373,17 @@ enum Failure {
     },
     Text(String),
     Other(Value),
+}
+
+impl Failure {
+    /// What it comes to.
+    fn fault(&self) -> Fault {
+        match self {
+            Self::Typed { kind, message } => Fault::of_kind(kind.as_deref().unwrap_or_default(), message),
+            Self::Text(message) => Fault::of_kind("", message),
+            Self::Other(_) => Fault::Server,
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -563,7 +571,7 @@ mod tests {
     #[test]
     fn http_errors_say_who_answered_what() {
         let overloaded = br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}"#;
-        let error = http_error("anthropic", 529, Some("7"), overloaded, None);
+        let error = http_error("anthropic", 529, Some(Duration::from_secs(7)), overloaded, None);
         assert_eq!(error.message, "anthropic answered 529: overloaded_error: Overloaded");
         assert_eq!(error.code, ErrorCode::Provider);
         assert_eq!(error.detail, Some(Detail::RetryAfter(Duration::from_secs(7))));
@@ -589,7 +597,7 @@ mod tests {
             (b"\xff\xfe", "p answered 500: \u{fffd}\u{fffd}"),
         ];
         for (body, message) in cases {
-            assert_eq!(http_error("p", 500, Some("soon"), body, None).message, message);
+            assert_eq!(http_error("p", 500, None, body, None).message, message);
         }
         let long = "İ".repeat(10_000);
         let error = http_error("p", 500, None, long.as_bytes(), None);

@@ -384,7 +384,7 @@ impl Answer {
         }
         let wire: Wire<'_> = progress.read(event)?;
         if let Some(failure) = wire.error {
-            return Err(super::reported(&progress.provider, &failure));
+            return Err(progress.reported(&failure));
         }
         if let Some(usage) = wire.usage {
             self.usage =

@@ -19,7 +19,7 @@ impl Stage {
     pub fn with(config: &str) -> Self {
         let upstream = Upstream::start();
         let config = format!(
-            "[providers.up]\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_env = \"UP_KEY\"\n\
+            "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_env = \"UP_KEY\"\n\
              [agents.main]\nprovider = \"up\"\nmodel = \"heron-1\"\n{config}",
             upstream.base_url()
         );
