@@ -17,9 +17,10 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::tools::built_in::{ToolGroup, is_built_in};
 use clawmux_core::tools::mcp::McpGrant;
 use clawmux_core::tools::node::NodeTool;
-use clawmux_core::tools::{is_built_in, long_result, messenger};
+use clawmux_core::tools::{long_result, messenger};
 
 use crate::host::regular_file;
 
@@ -49,14 +50,19 @@ pub struct Profile {
     pub node_tools: Vec<NodeTool>,
     /// The tools of MCP servers it is offered, while their server is there.
     pub mcp_tools: Vec<McpGrant>,
+    /// The built-in tools it is offered, by their groups.
+    pub built_in: Vec<ToolGroup>,
     /// Estimated tokens that soul and past turns may take together.
     pub context_tokens: usize,
 }
 
 impl Profile {
-    /// All tools it may call: with those of its configuration `read_result`, and `send_message` where that is offered.
+    /// All tools it may call: those of its configuration, `read_result`, and `send_message` where that is
+    /// offered without a grant.
     pub(super) fn toolbox(&self, has_messenger: bool) -> Toolbox {
-        let built_in = has_messenger.then(messenger::name).into_iter().chain([long_result::name()]);
+        let granted = self.built_in.iter().flat_map(|group| group.tools());
+        let granted = granted.map(|name| PluginName::from(*name));
+        let built_in = granted.chain(has_messenger.then(messenger::name)).chain([long_result::name()]);
         let nodes = self.node_tools.iter().map(|tool| tool.name.clone());
         let mcp = self.mcp_tools.iter().map(McpGrant::offered);
         let offered = self.plugins().cloned().chain(nodes).chain(mcp).chain(built_in).collect();
@@ -152,6 +158,7 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
         approval_rules: config.approvals.rules.clone().into(),
         node_tools: agent.node_tools.clone(),
         mcp_tools: agent.mcp_tools.clone(),
+        built_in: agent.built_in.clone(),
         context_tokens: config.memory.context_tokens,
     })
 }

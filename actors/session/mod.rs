@@ -19,11 +19,11 @@
 
 mod agent_configs;
 mod approvals;
+mod built_in;
 mod following;
 mod order;
 mod queued;
 mod report;
-mod send_message;
 mod sink;
 #[cfg(test)]
 mod tests;

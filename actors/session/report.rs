@@ -5,6 +5,7 @@ use std::fmt;
 use actix::prelude::*;
 use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::ids::{Owner, SessionKey};
+use clawmux_core::memory::MemoryCommand;
 
 use super::Subscribers;
 use crate::runtime::dispatch::Request;
@@ -16,14 +17,23 @@ pub struct Supervisor {
     pub reports: Recipient<Report>,
     /// Takes what is asked of any session.
     pub requests: Recipient<Request<SessionCommand>>,
+    /// Takes what is asked of memories.
+    pub memory: Recipient<Request<MemoryCommand>>,
 }
 
 impl<A> From<Addr<A>> for Supervisor
 where
-    A: Actor<Context = Context<A>> + Handler<Report> + Handler<Request<SessionCommand>>,
+    A: Actor<Context = Context<A>>
+        + Handler<Report>
+        + Handler<Request<SessionCommand>>
+        + Handler<Request<MemoryCommand>>,
 {
     fn from(actor: Addr<A>) -> Self {
-        Self { reports: actor.clone().recipient(), requests: actor.recipient() }
+        Self {
+            reports: actor.clone().recipient(),
+            requests: actor.clone().recipient(),
+            memory: actor.recipient(),
+        }
     }
 }
 

@@ -17,13 +17,13 @@ use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::tools::audit::{self, CallRecord, CallUsage};
-use clawmux_core::tools::call::{ToolCall, ToolResult};
+use clawmux_core::tools::built_in::ToolGroup;
+use clawmux_core::tools::call::{ToolCall, ToolResult, ToolSpec};
 use clawmux_core::tools::{long_result, messenger};
 use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt};
 
-use super::send_message::SendMessage;
 use super::{Session, SessionDeps};
 use crate::nodes::{CallNode, Nodes};
 use crate::provider_supervisor::{Chat, ProviderSupervisor};
@@ -208,11 +208,12 @@ impl Session {
             max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
-        let built_in = [
-            self.has_messenger().then(messenger::spec),
-            self.conversation.has_long_results().then(long_result::spec),
-        ];
         let profile = self.profile.clone();
+        let mut built_in: Vec<ToolSpec> = profile.built_in.iter().flat_map(|group| group.specs()).collect();
+        if self.has_messenger() && !profile.built_in.contains(&ToolGroup::Sessions) {
+            built_in.push(messenger::spec());
+        }
+        built_in.extend(self.conversation.has_long_results().then(long_result::spec));
         let SessionDeps { providers, tools, connected, mcp, .. } = &self.deps;
         let (providers, tools) = (providers.clone(), tools.clone());
         let (connected, mcp) = (connected.clone(), mcp.clone());
@@ -230,7 +231,7 @@ impl Session {
             offered.extend(tools.find(profile.plugins()).await?);
             offered.extend(connected.tools(&profile.node_tools));
             offered.extend(mcp.find(&profile.mcp_tools).await);
-            offered.extend(built_in.into_iter().flatten());
+            offered.extend(built_in);
             providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())?
         };
         let answer = Rc::new(RefCell::new(Some(asked.try_flatten_stream().boxed_local())));
@@ -347,16 +348,8 @@ impl Session {
     fn call(&self, run: RunId, call: ToolCall) -> LocalBoxFuture<'static, (ToolResult, CallUsage)> {
         let (session, id) = (self.conversation.key().clone(), call.id.clone());
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
-        if call.name.as_str() == messenger::NAME {
-            let owner = self.conversation.owner().clone();
-            let files = self.deps.files.clone();
-            let sessions = self.drop_guard.supervisor.requests.clone();
-            let sent = SendMessage { run, call, owner, files, sessions }.make();
-            return sent.map(|result| (result, CallUsage::default())).boxed_local();
-        }
-        if call.name.as_str() == long_result::NAME {
-            let part = self.conversation.read_result(&call);
-            return async move { (part, CallUsage::default()) }.boxed_local();
+        if let Some(made) = self.call_built_in(&run, &call) {
+            return made.map(|result| (result, CallUsage::default())).boxed_local();
         }
         let mut granted = self.profile.mcp_tools.iter();
         if let Some(grant) = granted.find(|grant| grant.offers(&call.name)) {

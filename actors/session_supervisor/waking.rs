@@ -14,7 +14,7 @@ use clawmux_core::ids::{AgentId, Owner, PluginName, Seq, SessionKey};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::tools::audit::CallRecord;
-use clawmux_core::tools::is_built_in;
+use clawmux_core::tools::built_in::is_built_in;
 
 use super::order::busy;
 use super::reading::missing;

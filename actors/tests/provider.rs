@@ -63,6 +63,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         tools: vec!["echo".into()],
         node_tools: Vec::new(),
         mcp_tools: Vec::new(),
+        built_in: Vec::new(),
     };
     Config {
         providers: configured,

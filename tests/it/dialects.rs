@@ -192,6 +192,7 @@ fn catalog() -> Catalog {
             tools: vec!["echo".into()],
             node_tools: Vec::new(),
             mcp_tools: Vec::new(),
+            built_in: Vec::new(),
             soul: "/home/SOUL.md".into(),
         }],
         models: vec![ModelEntry { model, kind: ProviderKind::Offline }],

@@ -14,6 +14,7 @@ mod admin;
 mod approvals;
 mod attach;
 mod budgets;
+mod built_in;
 mod channels;
 mod chat;
 mod cli;

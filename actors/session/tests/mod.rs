@@ -141,6 +141,7 @@ impl World {
             approval_rules: Arc::default(),
             node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
             mcp_tools: Vec::new(),
+            built_in: Vec::new(),
             context_tokens: 5000,
         };
         let hub = Hub::default().start();

@@ -6,7 +6,7 @@ use super::section::{Report, Section, nearest};
 use super::{Approvals, McpServer};
 use crate::conversation::approval_rule::{Pattern, Rule};
 use crate::ids::PluginName;
-use crate::tools::BUILT_IN;
+use crate::tools::built_in;
 use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
 
@@ -68,7 +68,7 @@ fn rule(mut s: Section, r: &mut Report, there: &Offered<'_>) -> Option<Rule> {
 /// A tool that nothing offers yet may be loaded later, so it is only warned of.
 fn warn_of_unknown(tool: &str, s: &Section, r: &mut Report, there: &Offered<'_>) {
     let plugins = there.plugins.iter().map(|plugin| plugin.name.as_str());
-    let known = || EMBEDDED_PLUGINS.into_iter().chain(BUILT_IN).chain(plugins.clone());
+    let known = || plugins.clone().chain(EMBEDDED_PLUGINS).chain(built_in::names());
     let is_known =
         |known: &str| tool.strip_suffix('*').map_or(tool == known, |begin| known.starts_with(begin));
     let of_mcp = |server: &McpServer| {

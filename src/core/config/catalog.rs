@@ -13,6 +13,7 @@ use crate::ids::{AgentId, PluginName};
 use crate::prompt::settings::Settings;
 use crate::provider::ProviderKind;
 use crate::provider::model::ModelRef;
+use crate::tools::built_in::ToolGroup;
 
 /// The agents and models of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct AgentEntry {
     pub node_tools: Vec<PluginName>,
     /// The tools of MCP servers it is offered while the server is there, as they are granted.
     pub mcp_tools: Vec<String>,
+    /// The built-in tools it is offered, by their groups.
+    pub built_in: Vec<ToolGroup>,
     /// The file of its soul.
     pub soul: PathBuf,
 }
@@ -89,6 +92,7 @@ impl Catalog {
                 tools: agent.tools.clone(),
                 node_tools: agent.node_tools.iter().map(|tool| tool.name.clone()).collect(),
                 mcp_tools: agent.mcp_tools.iter().map(ToString::to_string).collect(),
+                built_in: agent.built_in.clone(),
                 soul: agent.soul.clone(),
             })
         };
@@ -170,6 +174,7 @@ mod tests {
             tools: Vec::new(),
             node_tools: Vec::new(),
             mcp_tools: Vec::new(),
+            built_in: Vec::new(),
             soul: PathBuf::new(),
         };
         let (a, b) = (model("one", "m"), model("two", "m"));

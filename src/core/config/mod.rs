@@ -55,6 +55,7 @@ use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
 use crate::provider::meter::Budgets;
 use crate::provider::model::ModelRef;
+use crate::tools::built_in::ToolGroup;
 use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
 use crate::tools::plugin::signature::PublicKey;
@@ -204,6 +205,8 @@ pub struct Agent {
     pub node_tools: Vec<NodeTool>,
     /// The tools of MCP servers it is offered, while the server is there.
     pub mcp_tools: Vec<McpGrant>,
+    /// The built-in tools it is offered, by their groups.
+    pub built_in: Vec<ToolGroup>,
 }
 
 /// `[[plugins]]`

@@ -13,6 +13,7 @@ use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
 use crate::provider::model::ModelRef;
 use crate::provider::openai::is_openai;
+use crate::tools::built_in::{ToolGroup, is_built_in};
 use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
 
@@ -283,10 +284,17 @@ fn agent(
     let max_tokens = s.integer(r, "max_tokens", 4096, 1..=1_000_000) as u32;
     let soul = home.join(s.text(r, "soul", "SOUL.md"));
     let (mut tools, mut node_tools, mut mcp_tools) = (Vec::new(), Vec::new(), Vec::new());
+    let mut built_in: Vec<ToolGroup> = Vec::new();
     match s.texts(r, "tools", Some(&DEFAULT_TOOLS)) {
         None => tools.extend(DEFAULT_TOOLS.map(PluginName::from)),
         Some(texts) => {
             for text in texts {
+                if let Some(group) = ToolGroup::from_name(&text.value) {
+                    if !built_in.contains(&group) {
+                        built_in.push(group);
+                    }
+                    continue;
+                }
                 if let Some(granted) = McpGrant::parse(&text.value) {
                     mcp_tools.extend(mcp_tool(granted, &text.origin, &s, r, offered.mcp));
                     continue;
@@ -314,7 +322,7 @@ fn agent(
         }
     }
     s.finish(r);
-    Agent { id: AgentId::new(name), models, max_tokens, soul, tools, node_tools, mcp_tools }
+    Agent { id: AgentId::new(name), models, max_tokens, soul, tools, node_tools, mcp_tools, built_in }
 }
 
 /// What there is for agents to be granted.
@@ -380,7 +388,16 @@ fn tool(text: At<String>, s: &Section, r: &mut Report, plugins: &[Plugin]) -> Pl
         let why = format!("{}: {:?} is the adapter of a channel, not a tool", s.name("tools"), text.value);
         r.complain(&text.origin, why);
     }
-    let known = || EMBEDDED_PLUGINS.into_iter().chain(plugins.iter().map(|plugin| plugin.name.as_str()));
+    if is_built_in(&text.value) {
+        let group = ToolGroup::ALL.into_iter().find(|group| group.tools().contains(&text.value.as_str()));
+        let hint = group.map_or_else(
+            || "is offered without a grant".to_owned(),
+            |group| format!("is granted by the name of its group, {:?}", group.name()),
+        );
+        r.complain(&text.origin, format!("{}: {:?} {hint}", s.name("tools"), text.value));
+    }
+    let plugins = || plugins.iter().map(|plugin| plugin.name.as_str());
+    let known = || EMBEDDED_PLUGINS.into_iter().chain(ToolGroup::ALL.map(ToolGroup::name)).chain(plugins());
     if !known().any(|name| name == text.value) {
         let hint = nearest(&text.value, known()).map(|near| format!("; did you mean {near:?}?"));
         let message = format!(

@@ -12,7 +12,7 @@ use super::tree::Origin;
 use super::{Approval, Channel, Plugin, Sandbox};
 use crate::hex::from_hex;
 use crate::ids::PluginName;
-use crate::tools::is_built_in;
+use crate::tools::built_in::{ToolGroup, is_built_in};
 use crate::tools::plugin::signature::PublicKey;
 use crate::tools::plugin::{CallLimits, Capability, PluginSecret, SecretPlace};
 
@@ -154,8 +154,11 @@ fn plugin(mut s: Section, r: &mut Report, home: &Path, secrets: &PluginSecrets) 
     let name = s.text(r, "name", "");
     let named = s.origin("name");
     check_name(r, &named, &s.name("name"), &name);
-    if is_built_in(&name) {
-        r.complain(&named, format!("plugins.name: {name:?} is the name of a built-in tool: choose another"));
+    if is_built_in(&name) || ToolGroup::from_name(&name).is_some() {
+        let why = format!(
+            "plugins.name: {name:?} is the name of a built-in tool or of a group of them: choose another"
+        );
+        r.complain(&named, why);
     }
     let path = s.optional(r, "path");
     let at = if path.is_some() { s.origin("path") } else { named.clone() };

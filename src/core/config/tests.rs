@@ -218,6 +218,26 @@ tools = ["node:laptop", "node:a/b.c", "node:a/b c", "node_a_b_c"]
 }
 
 #[test]
+fn built_in_tools_are_granted_by_their_groups() {
+    let loaded = toml("[agents.main]\ntools = [\"echo\", \"memory\", \"memory\"]\n").loaded();
+    assert_eq!(lines(&loaded.warnings), Vec::<String>::new());
+    let agent = &loaded.config.agents[&AgentId::from("main")];
+    assert_eq!((&*agent.tools, &*agent.built_in), (&["echo".into()][..], &[ToolGroup::Memory][..]));
+
+    let text = "[agents.main]\ntools = [\"memory_search\", \"read_result\"]\n[[plugins]]\nname = \"sessions\"\npath = \"a.wasm\"\n";
+    let complaints = toml(text).complaints();
+    assert_eq!(complaints.len(), 3, "{complaints:?}");
+    let said = complaints.join("\n");
+    for why in [
+        r#""memory_search" is granted by the name of its group, "memory""#,
+        r#""read_result" is offered without a grant"#,
+        r#""sessions" is the name of a built-in tool or of a group of them"#,
+    ] {
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
 fn every_complaint_comes_at_once_with_its_place() {
     let text = r#"[gateway]
 listen = ["127.0.0.1:1", "here"]
