@@ -537,7 +537,7 @@ impl Channel {
         let (text, _) = running.fold.text();
         let _ = self.line.over(ticket);
         let answer = match outcome {
-            Outcome::Completed => Answered { status: Status::Answer, content: text },
+            Outcome::Completed | Outcome::Incomplete(_) => Answered { status: Status::Answer, content: text },
             Outcome::Aborted(_) => {
                 Answered { status: Status::Notice, content: "The answer was called off.".to_owned() }
             }

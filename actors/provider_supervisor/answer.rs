@@ -24,11 +24,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::provider::fault::Fault;
+use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::offline::{self, Step};
+use clawmux_core::provider::reduce::Reduced;
 use clawmux_core::provider::retry::Retries;
 use clawmux_core::provider::thought::SignatureData;
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
+use clawmux_core::provider::{ChatMessage, ChatRequest, Decoder, Delta, Stop, encode};
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -61,6 +63,10 @@ pub(super) struct Answer {
     /// The model that is asked, its request as its provider wants it, and how often it was asked again.
     asked: Option<(Candidate, Bytes)>,
     again: u32,
+    /// What was left out of the request because the model can't take it.
+    reduced: Reduced,
+    /// What is told next.
+    notices: Vec<Notice>,
     phase: Phase,
     /// Ends a silence of the network, or the pause before a step of a plan.
     pause: Pin<Box<Sleep>>,
@@ -70,8 +76,9 @@ pub(super) struct Answer {
     total: Pin<Box<Sleep>>,
     /// What ends this attempt, once what came before it is handed on.
     failed: Option<Failure>,
-    /// Whether anything was handed on.
+    /// Whether anything was handed on that the model said; and whether that was more than thoughts.
     spoken: bool,
+    answered: bool,
     /// How much was handed on.
     said_bytes: usize,
     said_calls: usize,
@@ -100,7 +107,7 @@ enum Phase {
 
 impl Answer {
     pub(super) fn new(call: Call, held: Held) -> Self {
-        let Call { candidates, request, body } = call;
+        let Call { candidates, request, notices, body } = call;
         let deadlines = candidates.first().map(|first| first.deadlines).unwrap_or_default();
         let mut answer = Self {
             candidates: candidates.into(),
@@ -108,12 +115,15 @@ impl Answer {
             deadlines,
             asked: None,
             again: 0,
+            reduced: Reduced::default(),
+            notices,
             phase: Phase::Over,
             pause: Box::pin(sleep(deadlines.idle)),
             heard: Instant::now(),
             total: Box::pin(sleep(deadlines.total)),
             failed: None,
             spoken: false,
+            answered: false,
             said_bytes: 0,
             said_calls: 0,
             held,
@@ -153,9 +163,12 @@ impl Answer {
     fn fail(&mut self, failure: Failure) -> Option<Error> {
         let Failure { error, fault, billed } = failure;
         self.held.charge(|charge| {
-            charge.failed(&error, fault.fails_over());
+            charge.failed(&error, fault);
             charge.end(billed);
         });
+        if !self.spoken && self.ask_for_less(&error, fault) {
+            return None;
+        }
         let wanted = match error.detail {
             Some(Detail::RetryAfter(wait)) => Some(wait),
             _ => None,
@@ -167,8 +180,11 @@ impl Answer {
             Some((candidate, retries.pause(fault, self.again, wanted, random())?))
         });
         if let Some((Candidate { endpoint, model, .. }, pause)) = pause {
-            let (provider, fault, pause_ms) = (&endpoint.name, fault.name(), pause.as_millis());
+            let (words, provider, pause_ms) = (fault.words(), &endpoint.name, pause.as_millis());
+            let fault = fault.name();
             tracing::warn!(%error, %provider, %model, fault, pause_ms, "model failed, it is asked again");
+            let notice = format!("{provider}/{model} {}: it is asked again in {}", words, seconds(pause));
+            self.notices.push(Notice::new(NoticeKind::Retrying, notice));
             self.phase = Phase::Pausing;
             self.pause_for(pause);
             return None;
@@ -177,13 +193,34 @@ impl Answer {
             && fault.fails_over()
             && let Some(next) = self.candidates.pop_front()
         {
-            let (provider, model, fault) = (&next.endpoint.name, &next.model, fault.name());
-            tracing::warn!(%error, %provider, %model, fault, "model failed, trying the next");
+            let (from, to) = (self.model_ref(), next.model_ref());
+            tracing::warn!(%error, model = %from, next = %to, fault = fault.name(), "model failed, trying the next");
+            let notice = format!("{from} {}: {to} is asked", fault.words());
+            self.notices.push(Notice::new(NoticeKind::Fallback, notice));
             self.begin_next(next);
             return None;
         }
         self.end();
         Some(error)
+    }
+
+    /// The model that is asked.
+    fn model_ref(&self) -> String {
+        let asked = self.asked.as_ref();
+        asked.map_or_else(String::new, |(candidate, _)| candidate.model_ref().to_string())
+    }
+
+    /// Asks the same model once more, without what it said it can't take. Whether there was such a thing.
+    fn ask_for_less(&mut self, error: &Error, fault: Fault) -> bool {
+        let Some(notice) = self.reduced.reduce(&mut self.request, fault) else { return false };
+        let Some((candidate, _)) = self.asked.take() else { return false };
+        let (model, told) = (candidate.model_ref(), &notice.message);
+        tracing::info!(%error, %model, %told, "less is sent");
+        self.notices.push(notice);
+        let Endpoint { kind, base_url, .. } = &*candidate.endpoint;
+        let body = encode(*kind, base_url, &self.request).into();
+        self.begin(candidate, body);
+        true
     }
 
     /// Gives back what is held.
@@ -201,7 +238,7 @@ impl Answer {
             .map(|delta| match delta {
                 Delta::Text(text) | Delta::Thinking(text) => text.len(),
                 Delta::ToolCall(call) => call.name.as_str().len() + call.input.to_string().len(),
-                Delta::Sealed(_) | Delta::Finished { .. } => 0,
+                Delta::Sealed(_) | Delta::Notice(_) | Delta::Finished { .. } => 0,
             })
             .sum();
         let proofs = deltas.iter().map(|delta| match delta {
@@ -222,22 +259,53 @@ impl Answer {
         self.pause.as_mut().reset(Instant::now() + time);
     }
 
-    /// Hands on what was decoded; with its end, gives back what is held.
-    fn hand_on(
-        &mut self,
-        mut deltas: Vec<Delta>,
-        wire: Option<Usage>,
-    ) -> Poll<Option<Result<Vec<Delta>, Error>>> {
+    /// Hands on what was decoded; with its end, gives back what is held. None where it is no answer.
+    fn hand_on(&mut self, mut deltas: Vec<Delta>, wire: Option<Usage>) -> Option<Vec<Delta>> {
+        self.answered |= deltas.iter().any(|delta| matches!(delta, Delta::Text(_) | Delta::ToolCall(_)));
+        if let Some(empty) = self.empty(&deltas) {
+            self.held.charge(|charge| charge.add(0, wire));
+            self.failed = Some(empty);
+            return None;
+        }
         self.spoken = true;
         self.account(&mut deltas, wire);
-        if matches!(deltas.last(), Some(Delta::Finished { .. })) {
+        if let Some(Delta::Finished { stop, .. }) = deltas.last() {
+            if let Some(notice) = self.incomplete(*stop) {
+                deltas.insert(deltas.len() - 1, Delta::Notice(notice));
+            }
             self.end();
         } else if self.said_bytes > ANSWER_BYTES_MAX || self.said_calls > ANSWER_CALLS_MAX {
             let what = format!("{ANSWER_BYTES_MAX} bytes or {ANSWER_CALLS_MAX} tool calls");
             let error = ErrorCode::Provider.error(format!("the answer has more than {what}"));
             self.failed = Some(Failure { error, fault: Fault::BadRequest, billed: true });
         }
-        Poll::Ready(Some(Ok(deltas)))
+        Some(deltas)
+    }
+
+    /// That an answer is over in which nothing was said, not even a thought, and that it is no answer: the model
+    /// may do better when it is asked again. Of the results of tools it need not say anything.
+    fn empty(&self, deltas: &[Delta]) -> Option<Failure> {
+        let [Delta::Finished { stop: Stop::End, .. }] = deltas else { return None };
+        if self.spoken || !matches!(self.request.messages.last(), Some(ChatMessage::User { .. })) {
+            return None;
+        }
+        let error = ErrorCode::Provider.error(format!("{}: the model's answer is empty", self.model_ref()));
+        Some(Failure { error, fault: Fault::Server, billed: true })
+    }
+
+    /// What is told of an answer that is not complete.
+    fn incomplete(&self, stop: Stop) -> Option<Notice> {
+        let message = match stop {
+            Stop::End | Stop::ToolUse => return None,
+            // The error says so.
+            _ if !self.answered => return None,
+            Stop::MaxTokens => {
+                format!("the answer was cut at {} tokens, the most it may have", self.request.max_tokens)
+            }
+            Stop::Refused => "the model refused to go on".to_owned(),
+            Stop::Filtered => "the provider's content filter ended the answer".to_owned(),
+        };
+        Some(Notice::new(NoticeKind::Incomplete, message))
     }
 
     /// Plays the steps that are due.
@@ -361,6 +429,10 @@ impl Stream for Answer {
             {
                 return Poll::Ready(Some(Err(error)));
             }
+            if !this.notices.is_empty() {
+                let told = this.notices.drain(..).map(Delta::Notice).collect();
+                return Poll::Ready(Some(Ok(told)));
+            }
             if matches!(this.phase, Phase::Over) {
                 this.end();
                 return Poll::Ready(None);
@@ -386,14 +458,19 @@ impl Stream for Answer {
                 Phase::Reading { .. } => {
                     let (deltas, wire) = std::task::ready!(this.read(cx));
                     if !deltas.is_empty() {
-                        return this.hand_on(deltas, wire);
+                        match this.hand_on(deltas, wire) {
+                            Some(deltas) => return Poll::Ready(Some(Ok(deltas))),
+                            None => continue,
+                        }
                     }
                     this.held.charge(|charge| charge.add(0, wire));
                 }
                 Phase::Playing { .. } => {
                     let deltas = std::task::ready!(this.play(cx));
-                    if !deltas.is_empty() {
-                        return this.hand_on(deltas, None);
+                    if !deltas.is_empty()
+                        && let Some(deltas) = this.hand_on(deltas, None)
+                    {
+                        return Poll::Ready(Some(Ok(deltas)));
                     }
                 }
                 Phase::Pausing => {
@@ -408,6 +485,11 @@ impl Stream for Answer {
             }
         }
     }
+}
+
+/// A pause in words.
+fn seconds(pause: Duration) -> String {
+    format!("{} s", pause.as_secs_f64().round().max(1.0))
 }
 
 /// For the pause before a model is asked again.

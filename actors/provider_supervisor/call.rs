@@ -7,6 +7,8 @@ use clawmux_core::access::Secret;
 use clawmux_core::config::{self, Patience};
 use clawmux_core::error::Error;
 use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::notice::Notice;
 use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
 use rustls::ClientConfig;
 
@@ -111,12 +113,21 @@ pub(crate) struct Candidate {
     pub(crate) deadlines: Deadlines,
 }
 
+impl Candidate {
+    /// Its name in the configuration.
+    pub(super) fn model_ref(&self) -> ModelRef {
+        ModelRef { provider: self.endpoint.name.clone(), model: self.model.clone() }
+    }
+}
+
 /// A provider call that was granted.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Tried in order; never empty.
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) request: ChatRequest,
+    /// What is told before the answer.
+    pub(crate) notices: Vec<Notice>,
     /// The request as the first candidate's provider wants it.
     pub(crate) body: Vec<u8>,
 }

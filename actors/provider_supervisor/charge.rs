@@ -5,7 +5,9 @@ use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::estimate_tokens;
+use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::meter::Reservation;
+use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 
@@ -41,7 +43,7 @@ pub(crate) struct Charge {
     shared_budget: Option<SharedBudget>,
     /// What attempts that are over cost.
     records: Vec<UsageRecord>,
-    /// How they came out, as far as that says something of their providers.
+    /// How they came out.
     outcomes: Vec<Outcome>,
     attempt: Option<Attempt>,
 }
@@ -49,12 +51,12 @@ pub(crate) struct Charge {
 /// How a call of a provider came out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// The provider.
-    pub(crate) provider: String,
+    /// The model.
+    pub(crate) model: ModelRef,
     /// When it was over.
     pub(crate) at: Timestamp,
     /// What went wrong.
-    pub(crate) failed: Option<Error>,
+    pub(crate) failed: Option<(Error, Fault)>,
 }
 
 /// One call of one model.
@@ -100,14 +102,11 @@ impl Charge {
         });
     }
 
-    /// The attempt failed; [`end`](Self::end) follows. `is_of_provider`: not because of what was asked.
-    pub(super) fn failed(&mut self, error: &Error, is_of_provider: bool) {
+    /// The attempt failed; [`end`](Self::end) follows.
+    pub(super) fn failed(&mut self, error: &Error, fault: Fault) {
         if let Some(attempt) = &self.attempt {
             self.payer.meters.failed(&attempt.provider, error.code);
-            if is_of_provider {
-                let (provider, at) = (attempt.provider.clone(), clock::now());
-                self.outcomes.push(Outcome { provider, at, failed: Some(error.clone()) });
-            }
+            self.outcomes.push(attempt.outcome(Some((error.clone(), fault))));
         }
     }
 
@@ -134,8 +133,7 @@ impl Charge {
         let Some(attempt) = &mut self.attempt else { return Usage::default() };
         attempt.wire = wire.or(attempt.wire);
         attempt.finished = true;
-        let (provider, at) = (attempt.provider.clone(), clock::now());
-        self.outcomes.push(Outcome { provider, at, failed: None });
+        self.outcomes.push(attempt.outcome(None));
         attempt.usage(self.input_estimate)
     }
 
@@ -173,6 +171,11 @@ impl Charge {
 }
 
 impl Attempt {
+    fn outcome(&self, failed: Option<(Error, Fault)>) -> Outcome {
+        let model = ModelRef { provider: self.provider.clone(), model: self.model.clone() };
+        Outcome { model, at: clock::now(), failed }
+    }
+
     fn usage(&self, input_estimate: u64) -> Usage {
         let streamed = estimate_tokens(self.output_bytes);
         match self.wire {

@@ -25,10 +25,13 @@ use actix::{
 };
 use clawmux_core::config::{self, Config};
 use clawmux_core::conversation::log::usage::UsageRecord;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
+use clawmux_core::provider::breaker::Breakers;
+use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::meter::{Budget, Meter, Reservation};
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::usage::{Usage, UsageTotals};
 use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens};
 use clawmux_core::time::Timestamp;
@@ -57,6 +60,9 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// For how long a provider counts as failing that was not asked again.
 const FAILING_FOR: Duration = Duration::from_secs(3600);
 
+/// The most models that are remembered to be without tools: more than configurations have.
+const TOOLLESS_MAX: usize = 1024;
+
 /// Usage records kept while the log can't be written, and how often they are tried again.
 const UNKEPT_MAX: usize = 4096;
 const KEEP_RETRY: Duration = Duration::from_secs(2);
@@ -82,6 +88,10 @@ pub struct ProviderSupervisor {
     meters: Meters,
     /// What went wrong last with each provider of whom something did.
     failing: BTreeMap<String, Failing>,
+    /// The models that are left alone for a while.
+    breakers: Breakers,
+    /// The models that can't call tools, as their servers said.
+    toolless: BTreeSet<ModelRef>,
 }
 
 /// What went wrong last with a provider.
@@ -190,6 +200,8 @@ impl ProviderSupervisor {
             shared_budgets: SharedBudgets::default(),
             meters: Meters::default(),
             failing: BTreeMap::new(),
+            breakers: Breakers::default(),
+            toolless: BTreeSet::new(),
         })
     }
 
@@ -268,8 +280,12 @@ impl ProviderSupervisor {
         supervisor: Recipient<Settle>,
     ) -> Result<Deltas, Error> {
         let Chat { session, run, agent, models, model, mut request, account } = chat;
-        let (candidates, max_tokens) = self.candidates(&agent, &models, model.as_ref())?;
+        let (mut candidates, max_tokens) = self.candidates(&agent, &models, model.as_ref())?;
+        let notices = self.pass_over(&mut candidates);
         let first = &candidates[0];
+        if self.toolless.contains(&first.model_ref()) {
+            request.tools.clear();
+        }
         request.model.clone_from(&first.model);
         request.max_tokens = output_tokens(request.max_tokens.min(max_tokens), request.thinking);
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
@@ -291,7 +307,22 @@ impl ProviderSupervisor {
         let meters = self.meters.clone();
         let payer = Payer { session, run, agent, account, shared_budgets, meters };
         let charge = Charge::new(supervisor, reservation, payer);
-        Ok(Deltas::new(Call { candidates, request, body }, charge, slot))
+        Ok(Deltas::new(Call { candidates, request, notices, body }, charge, slot))
+    }
+
+    /// Puts the models that are left alone for now behind the first one that is not. Where all are, they are
+    /// asked as ever: an answer may come.
+    fn pass_over(&mut self, candidates: &mut Vec<Candidate>) -> Vec<Notice> {
+        let now = clock::now();
+        let admitted =
+            candidates.iter().position(|candidate| self.breakers.admits(now, &candidate.model_ref()));
+        let Some(first) = admitted.filter(|first| *first > 0) else { return Vec::new() };
+        candidates.rotate_left(first);
+        let passed = &candidates[candidates.len() - first..];
+        let passed: Vec<String> = passed.iter().map(|candidate| candidate.model_ref().to_string()).collect();
+        let (passed, next) = (passed.join(", "), candidates[0].model_ref());
+        tracing::info!(%passed, model = %next, "models are left alone for now: another one is asked");
+        vec![Notice::new(NoticeKind::Fallback, format!("{passed} failed lately: {next} is asked"))]
     }
 
     fn busy(&self) -> Error {
@@ -317,7 +348,11 @@ impl ProviderSupervisor {
             let calls = if *calls == 1 { "last call".to_owned() } else { format!("last {calls} calls") };
             format!("provider {name}: the {calls} failed ({last}), at {at}")
         };
-        self.recent(now).filter(|(_, failing)| failing.calls > 0).map(told).collect()
+        let failing = self.recent(now).filter(|(_, failing)| failing.calls > 0).map(told);
+        let left_alone = self.breakers.open(now).map(|(model, until)| {
+            format!("model {model} keeps failing: it is left alone until {}", until.to_rfc3339())
+        });
+        failing.chain(left_alone).collect()
     }
 
     /// What went wrong last with each provider, in its own words: for operators alone.
@@ -333,15 +368,34 @@ impl ProviderSupervisor {
         self.failing.iter().filter(move |(_, failing)| now.since(failing.at) < FAILING_FOR)
     }
 
-    fn came_out(&mut self, Outcome { provider, at, failed }: Outcome) {
-        match failed {
+    fn came_out(&mut self, Outcome { model, at, failed }: Outcome) {
+        let (provider, is_known) = (model.provider.clone(), self.endpoints.contains_key(&model.provider));
+        match &failed {
+            None => self.breakers.succeeded(&model),
+            Some((error, fault)) if is_known => {
+                let wanted = match error.detail {
+                    Some(Detail::RetryAfter(wait)) => Some(wait),
+                    _ => None,
+                };
+                self.breakers.failed(at, &model, *fault, wanted);
+                if *fault == Fault::NoTools && self.toolless.len() < TOOLLESS_MAX {
+                    self.toolless.insert(model);
+                }
+            }
+            Some(_) => {}
+        }
+        if failed.as_ref().is_some_and(|(_, fault)| !fault.fails_over()) {
+            // It says nothing of its provider.
+            return;
+        }
+        match failed.map(|(error, _)| error) {
             None => {
                 if let Some(failing) = self.failing.get_mut(&provider) {
                     failing.calls = 0;
                 }
             }
             // One that a reload took away is nobody's concern.
-            Some(_) if !self.endpoints.contains_key(&provider) => {}
+            Some(_) if !is_known => {}
             Some(last) => {
                 let calls = self.failing.get(&provider).map_or(0, |failing| failing.calls) + 1;
                 self.failing.insert(provider, Failing { calls, last, at });
@@ -450,7 +504,10 @@ impl Handler<Reconfigure> for ProviderSupervisor {
         }
         // One that is set otherwise may do better.
         let before = &self.config.providers;
-        self.failing.retain(|name, _| before.get(name) == config.providers.get(name));
+        let is_same = |name: &String| before.get(name) == config.providers.get(name);
+        self.failing.retain(|name, _| is_same(name));
+        self.breakers.retain(|model| is_same(&model.provider));
+        self.toolless.retain(|model| is_same(&model.provider));
         self.endpoints = endpoints;
         self.meter.set_limits(config.budgets);
         self.config = config;

@@ -120,7 +120,7 @@ pub async fn prompt(
                         said.extend(text.chars().take(room));
                     }
                     Delta::Finished { .. } => return Ok(said),
-                    Delta::Thinking(_) | Delta::Sealed(_) | Delta::ToolCall(_) => {}
+                    Delta::Thinking(_) | Delta::Sealed(_) | Delta::ToolCall(_) | Delta::Notice(_) => {}
                 }
             }
         }

@@ -399,7 +399,7 @@ impl Scheduler {
         running.text = Some(text);
         let Some(key) = line.over(ticket) else { return };
         match outcome.clone() {
-            Outcome::Completed => self.advance(&key, ctx),
+            Outcome::Completed | Outcome::Incomplete(_) => self.advance(&key, ctx),
             Outcome::Aborted(_) => {
                 self.end(&key, FiringState::Failed(ErrorCode::Aborted.error("somebody aborted it")), ctx);
             }

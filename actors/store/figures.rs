@@ -89,12 +89,14 @@ impl Figures {
     /// A run ended that was asked for then, if that is known.
     pub(super) fn run_ended(&self, outcome: &Outcome, prompted: Option<Timestamp>, ended: Timestamp) {
         let count = match outcome {
-            Outcome::Completed => &self.runs_completed,
+            Outcome::Completed | Outcome::Incomplete(_) => &self.runs_completed,
             Outcome::Failed(_) => &self.runs_failed,
             Outcome::Aborted(_) => &self.runs_aborted,
         };
         count.fetch_add(1, Relaxed);
-        if let (Some(prompted), Outcome::Completed | Outcome::Failed(_)) = (prompted, outcome) {
+        if let Some(prompted) = prompted
+            && !matches!(outcome, Outcome::Aborted(_))
+        {
             self.runs_timed.fetch_add(1, Relaxed);
             let took_ms = ended.millis_since(prompted);
             self.runs_response_ms.fetch_add(took_ms, Relaxed);

@@ -305,41 +305,153 @@ async fn a_model_that_fails_for_a_moment_is_asked_again_before_the_next_one() {
     let deadlines = Deadlines { retry: Duration::from_millis(2), ..Deadlines::default() };
     let report = |kind: &str| json!({"error": {"type": kind, "message": "no"}}).to_string();
     for kind in WIRE {
-        let (first, second) = (Upstream::start(), Upstream::start());
-        let mut config = config(&[("p", kind, first.base_url()), ("q", kind, second.base_url())]);
-        config.providers.get_mut("p").unwrap().patience.retries = 2;
-        let (supervisor, _records) = start(config, deadlines);
-        let asked = || (first.requests().len(), second.requests().len());
-        let mut before = asked();
-        for (turns, calls) in [
+        for (turns, calls, notices) in [
             // Those that pass: it answers in the end.
-            (vec![Turn::Status(503, None, report("x"))], (2, 0)),
-            (vec![Turn::Status(429, Some(0), report("x")), Turn::Status(500, None, report("x"))], (3, 0)),
-            (vec![Turn::Report(String::new())], (2, 0)),
+            (
+                vec![Turn::Status(503, None, report("x"))],
+                (2, 0),
+                &["p/p-model is overloaded: it is asked again in 1 s"][..],
+            ),
+            (
+                vec![Turn::Status(429, Some(0), report("x")), Turn::Status(500, None, report("x"))],
+                (3, 0),
+                &[
+                    "p/p-model takes no more requests for now: it is asked again in 1 s",
+                    "p/p-model failed: it is asked again in 1 s",
+                ],
+            ),
+            (
+                vec![Turn::Report(String::new())],
+                (2, 0),
+                &["p/p-model is overloaded: it is asked again in 1 s"],
+            ),
+            (vec![Turn::Say(Vec::new())], (2, 0), &["p/p-model failed: it is asked again in 1 s"]),
             // Too often, for too long, or of no use: the next one.
-            (vec![Turn::Status(503, None, report("x")); 3], (3, 1)),
-            (vec![Turn::Status(429, Some(3600), report("x"))], (1, 1)),
-            (vec![Turn::Status(401, None, report("authentication_error"))], (1, 1)),
-            (vec![Turn::Status(404, None, report("not_found_error"))], (1, 1)),
+            (
+                vec![Turn::Status(503, None, report("x")); 3],
+                (3, 1),
+                &[
+                    "p/p-model is overloaded: it is asked again in 1 s",
+                    "p/p-model is overloaded: it is asked again in 1 s",
+                    "p/p-model is overloaded: q/q-model is asked",
+                ],
+            ),
+            (
+                vec![Turn::Status(429, Some(3600), report("x"))],
+                (1, 1),
+                &["p/p-model takes no more requests for now: q/q-model is asked"],
+            ),
+            (
+                vec![Turn::Status(401, None, report("authentication_error"))],
+                (1, 1),
+                &["p/p-model refused the API key: q/q-model is asked"],
+            ),
+            (
+                vec![Turn::Status(404, None, report("not_found_error"))],
+                (1, 1),
+                &["p/p-model was not found: q/q-model is asked"],
+            ),
         ] {
+            let (first, second, supervisor) = two_models(kind, deadlines);
             for turn in &turns {
                 first.then(turn.clone());
             }
             let (deltas, result) = ask(&supervisor, "hi").await;
             assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())), "{kind} {turns:?}");
-            let now = asked();
-            assert_eq!((now.0 - before.0, now.1 - before.1), calls, "{kind} {turns:?}");
-            before = now;
+            assert_eq!(told(&deltas), notices, "{kind} {turns:?}");
+            assert_eq!((first.requests().len(), second.requests().len()), calls, "{kind} {turns:?}");
+            all_given_back(&supervisor).await;
         }
         // The request is at fault, or something was said: nobody is asked again.
         for turn in [Turn::Status(400, None, report("invalid_request_error")), Turn::Report("so far".into())]
         {
+            let (first, second, supervisor) = two_models(kind, deadlines);
             first.then(turn.clone());
-            assert!(ask(&supervisor, "hi").await.1.is_err(), "{kind} {turn:?}");
-            let now = asked();
-            assert_eq!((now.0 - before.0, now.1 - before.1), (1, 0), "{kind} {turn:?}");
-            before = now;
+            let (deltas, result) = ask(&supervisor, "hi").await;
+            assert!(result.is_err() && told(&deltas).is_empty(), "{kind} {turn:?}");
+            assert_eq!((first.requests().len(), second.requests().len()), (1, 0), "{kind} {turn:?}");
+            all_given_back(&supervisor).await;
         }
+    }
+}
+
+/// A supervisor of an agent with a model `p/p-model`, asked again twice, and `q/q-model` to fall back to.
+fn two_models(kind: ProviderKind, deadlines: Deadlines) -> (Upstream, Upstream, Addr<ProviderSupervisor>) {
+    let (first, second) = (Upstream::start(), Upstream::start());
+    let mut config = config(&[("p", kind, first.base_url()), ("q", kind, second.base_url())]);
+    config.providers.get_mut("p").unwrap().patience.retries = 2;
+    let (supervisor, _) = start(config, deadlines);
+    (first, second, supervisor)
+}
+
+/// The notices in an answer.
+fn told(deltas: &[Delta]) -> Vec<&str> {
+    let notices = deltas.iter().filter_map(|delta| match delta {
+        Delta::Notice(notice) => Some(notice.message.as_str()),
+        _ => None,
+    });
+    notices.collect()
+}
+
+#[actix::test]
+async fn a_model_that_keeps_failing_is_left_alone_for_a_while_and_health_says_so() {
+    let (first, second, supervisor) = two_models(ProviderKind::OpenAi, Deadlines::default());
+    first.then(Turn::Status(401, None, String::new()));
+    assert_eq!(told(&ask(&supervisor, "hi").await.0), ["p/p-model refused the API key: q/q-model is asked"]);
+    let (deltas, result) = ask(&supervisor, "again").await;
+    assert_eq!((text(&deltas).as_str(), result), ("You said: again", Ok(())));
+    assert_eq!(told(&deltas), ["p/p-model failed lately: q/q-model is asked"]);
+    assert_eq!((first.requests().len(), second.requests().len()), (1, 2), "it is left alone");
+    let state = observed(&supervisor).await;
+    let failing: Vec<&str> =
+        state["failing"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
+    assert!(
+        failing.iter().any(|f| f.starts_with("model p/p-model keeps failing: it is left alone until ")),
+        "{failing:?}"
+    );
+    // Where no other is left, it is asked all the same.
+    let mut alone = chat("alone");
+    alone.models = vec![ModelRef { provider: "p".into(), model: "p-model".into() }];
+    let (deltas, result) = read(supervisor.send(alone).await.unwrap().unwrap()).await;
+    assert_eq!((text(&deltas).as_str(), result), ("You said: alone", Ok(())));
+    assert_eq!(told(&deltas), [""; 0]);
+    let (deltas, _) = ask(&supervisor, "healed").await;
+    assert_eq!((text(&deltas).as_str(), first.requests().len()), ("You said: healed", 3), "it went well");
+}
+
+#[actix::test]
+async fn what_a_server_can_not_take_is_left_out_and_told() {
+    let too_long = json!({"error": {"code": "context_length_exceeded", "message": "too long"}}).to_string();
+    let toolless = json!({"error": {"message": "tools param requires --jinja flag"}}).to_string();
+    for kind in WIRE {
+        let upstream = Upstream::start();
+        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        let said = |text: &str| ChatMessage::Assistant { text: text.into(), calls: vec![], thoughts: vec![] };
+        let mut long = chat("now");
+        let past = (0..4).flat_map(|n| [ChatMessage::user(format!("q{n}")), said("a")]);
+        long.request.messages = past.chain([ChatMessage::user("now")]).collect();
+        upstream.then(Turn::Status(400, None, too_long.clone()));
+        let (deltas, result) = read(supervisor.send(long).await.unwrap().unwrap()).await;
+        assert_eq!((text(&deltas).as_str(), result), ("You said: now", Ok(())), "{kind}");
+        let notice =
+            "the conversation is too long for p-model: the oldest 2 turns were left out of what is sent";
+        assert_eq!(told(&deltas), [notice]);
+        let sent = upstream.requests()[1].body["messages"].to_string();
+        assert!(!sent.contains("q1") && sent.contains("q2") && sent.contains("now"), "{sent}");
+
+        // Alone it is too long all the same: one clear error.
+        upstream.then(Turn::Status(400, None, too_long.clone()));
+        let (deltas, result) = ask(&supervisor, "now").await;
+        assert!(result.unwrap_err().message.contains("too long") && deltas.is_empty());
+
+        upstream.then(Turn::Status(500, None, toolless.clone()));
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((told(&deltas), result), (vec!["p-model can't call tools: it is asked without"], Ok(())));
+        let before = upstream.requests().len();
+        let (deltas, result) = ask(&supervisor, "again").await;
+        assert_eq!((told(&deltas), result), (vec![], Ok(())), "it is told once");
+        assert_eq!(upstream.requests().len(), before + 1);
+        assert!(upstream.requests()[before].body.get("tools").is_none());
         all_given_back(&supervisor).await;
     }
 }
@@ -353,11 +465,12 @@ async fn a_call_that_waits_to_be_made_again_ends_with_who_asked() {
         start(config, Deadlines { retry: Duration::from_secs(3600), ..Deadlines::default() });
     upstream.then(Turn::Status(503, None, String::new()));
     let mut deltas = supervisor.send(chat("hi")).await.unwrap().unwrap();
-    while upstream.requests().is_empty() {
-        let polled = futures::poll!(deltas.next());
-        assert!(polled.is_pending(), "{polled:?}");
-        tokio::task::yield_now().await;
-    }
+    let told = deltas.next().await.unwrap().unwrap();
+    assert!(
+        matches!(&told[..], [Delta::Notice(notice)] if notice.message.starts_with("p/p-model is overloaded: it is")),
+        "who asked knows what it waits for: {told:?}"
+    );
+    assert!(futures::poll!(deltas.next()).is_pending());
     drop(deltas);
     all_given_back(&supervisor).await;
     assert_eq!(upstream.requests().len(), 1);

@@ -355,7 +355,7 @@ fn entries(tx: &Transaction<'_>, session: i64, told: &RunSummary) -> Result<Vec<
             let text = std::mem::take(&mut answer).into_text();
             let error = match outcome {
                 Outcome::Failed(error) => Some(error.message.clone()),
-                Outcome::Completed | Outcome::Aborted(_) => None,
+                Outcome::Completed | Outcome::Incomplete(_) | Outcome::Aborted(_) => None,
             };
             if !text.is_empty() || error.is_some() {
                 let is_aborted = matches!(outcome, Outcome::Aborted(_));

@@ -10,6 +10,8 @@ use crate::tools::long_result::shown_bytes;
 
 /// What a model is told that a user said before something that was said without a prompt.
 pub const NO_PROMPT: &str = "(no prompt)";
+/// What a model is told that it said to a prompt that was not answered, since its run failed or was aborted.
+pub const NOT_ANSWERED: &str = "(not answered)";
 /// How much of past turns' images the model is shown, the newest first: bytes, and how many. Older ones
 /// are named in their place.
 pub const PAST_IMAGE_BYTES_MAX: usize = 4 << 20;
@@ -107,11 +109,16 @@ pub fn conversation(
         })
         .count();
     let mut messages = Vec::new();
-    for exchange in past[past.len() - fitting..].iter().chain([under_way]) {
+    let shown_past = &past[past.len() - fitting..];
+    for (at, exchange) in shown_past.iter().chain([under_way]).enumerate() {
         // Providers want a user to begin, and both to speak in turns.
         let text = exchange.prompt.clone().unwrap_or_else(|| NO_PROMPT.into());
         messages.push(ChatMessage::User { text, attachments: exchange.attachments.clone() });
         messages.extend(exchange.turn.messages(shown));
+        if at < shown_past.len() && !exchange.turn.has_answer() {
+            let text = NOT_ANSWERED.to_owned();
+            messages.push(ChatMessage::Assistant { text, calls: Vec::new(), thoughts: Vec::new() });
+        }
     }
     messages
 }

@@ -11,6 +11,8 @@ use crate::ids::{Owner, RunId, Seq, SessionKey};
 use crate::prompt::attachment::{self, Attachment};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Settings;
+use crate::provider::Stop;
+use crate::provider::notice::Notice;
 use crate::provider::thought::{SignatureData, ThoughtSignature};
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
@@ -21,10 +23,52 @@ use crate::tools::call::{ToolCall, ToolResult};
 pub enum Outcome {
     /// The model finished its answer.
     Completed,
+    /// The model ended its answer before it was complete; what it said is kept.
+    Incomplete(Incomplete),
     /// It was ended; what was said so far is kept.
     Aborted(Cause),
     /// It failed; what was said so far is kept.
     Failed(Error),
+}
+
+/// Why an answer is not complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incomplete {
+    /// It reached the most tokens that it may have.
+    Length,
+    /// The model refused to go on.
+    Refusal,
+    /// The provider's filter ended it.
+    ContentFilter,
+}
+
+impl Incomplete {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Length, Self::Refusal, Self::ContentFilter];
+
+    /// Its name, in the event log and in protocols that have none of their own.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::Refusal => "refusal",
+            Self::ContentFilter => "content_filter",
+        }
+    }
+
+    /// That of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|why| why.name() == name)
+    }
+
+    /// What an answer comes to whose model stopped for this; none where that is complete.
+    pub const fn of(stop: Stop) -> Option<Self> {
+        match stop {
+            Stop::End | Stop::ToolUse => None,
+            Stop::MaxTokens => Some(Self::Length),
+            Stop::Refused => Some(Self::Refusal),
+            Stop::Filtered => Some(Self::ContentFilter),
+        }
+    }
 }
 
 /// What ended a run that did not end by itself.
@@ -75,6 +119,8 @@ pub enum Event {
     /// Of the thoughts of an answer that asks for tools: what goes back to the provider with the
     /// tools' results. Journaled together with the calls.
     Sealed(Vec<ThoughtSignature>),
+    /// Something that whoever waits for the answer should know; no part of it.
+    Noticed(Notice),
     /// The model asked for a tool: the intent, journaled before the call is made.
     ToolCalled(ToolCall),
     /// The same, of a call that is made only once somebody approves it.
@@ -144,6 +190,7 @@ impl Event {
                 },
                 Self::ToolReturned(result) => result.content.len(),
                 Self::Injected { content } => content.len(),
+                Self::Noticed(notice) => notice.message.len(),
                 Self::Configured(settings) => settings.bytes(),
                 Self::Started
                 | Self::StepEnded { .. }

@@ -276,6 +276,11 @@ impl Attachment {
         self.data.len() + self.name.as_ref().map_or(0, String::len) + caption
     }
 
+    /// Whether a model is shown it as an image: it is one, and its bytes are there.
+    pub fn is_shown_image(&self) -> bool {
+        matches!(self.kind(), Kind::Image(_)) && !self.data.is_empty()
+    }
+
     /// Lets its bytes go; what it was stays known.
     pub fn let_go(&mut self) {
         self.data = Bytes::new();

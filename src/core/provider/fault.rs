@@ -2,7 +2,8 @@
 //!
 //! | fault | asked again | next model |
 //! |---|---|---|
-//! | the request is at fault, or too long | | |
+//! | the request is at fault | | |
+//! | it is too long, or has images or tools that can't be taken | without | |
 //! | the key is refused; there is no such model or no such server | | yes |
 //! | rate limit, overload, server, network, cut | yes | yes |
 //! | too slow | | yes |
@@ -22,6 +23,10 @@ pub enum Fault {
     BadRequest,
     /// It is longer than the model's context.
     ContextTooLong,
+    /// The model can't see the images in it.
+    NoImages,
+    /// The model, or its server as it was started, can't call tools.
+    NoTools,
     /// Too many requests, by this key: 429.
     RateLimit,
     /// The model has too much to do: 503, 529.
@@ -48,17 +53,43 @@ const TOO_LONG: [&str; 8] = [
     "context window",
 ];
 
+/// What servers say where a model can't see images, in lowercase: llama.cpp, OpenAI, Ollama, vLLM, OpenRouter.
+const NO_IMAGES: [&str; 9] = [
+    "image input is not supported",
+    "image_url is only supported",
+    "image_url is not supported",
+    "does not support image",
+    "support image input",
+    "not support images",
+    "is not a multimodal model",
+    "missing data required for image input",
+    "not a vision model",
+];
+
+/// What servers say where a model can't call tools, in lowercase: llama.cpp, Ollama, vLLM, OpenRouter.
+const NO_TOOLS: [&str; 6] = [
+    "tools param requires --jinja",
+    "does not support tools",
+    "does not support function calling",
+    "tool choice requires --enable-auto-tool-choice",
+    "support tool use",
+    "tools are not supported",
+];
+
 impl Fault {
     /// Of an HTTP answer other than success, with what it says.
     pub fn of_status(status: u16, body: &[u8]) -> Self {
         match status {
+            // Whatever the status: one server says so with 500, another with 404.
+            400..=599 if says(body, &NO_IMAGES) => Self::NoImages,
+            400..=599 if says(body, &NO_TOOLS) => Self::NoTools,
             401..=403 => Self::Auth,
             404 => Self::Misconfigured,
             408 | 504 => Self::Timeout,
             425 | 429 => Self::RateLimit,
             503 | 529 => Self::Overloaded,
             500.. => Self::Server,
-            400 | 413 | 422 if is_too_long(body) => Self::ContextTooLong,
+            400 | 413 | 422 if says(body, &TOO_LONG) => Self::ContextTooLong,
             _ => Self::BadRequest,
         }
     }
@@ -70,7 +101,9 @@ impl Fault {
             "rate_limit_error" | "rate_limit_exceeded" => Self::RateLimit,
             "authentication_error" | "permission_error" | "billing_error" => Self::Auth,
             "timeout_error" => Self::Timeout,
-            _ if is_too_long(kind.as_bytes()) || is_too_long(message.as_bytes()) => Self::ContextTooLong,
+            _ if says(kind.as_bytes(), &TOO_LONG) || says(message.as_bytes(), &TOO_LONG) => {
+                Self::ContextTooLong
+            }
             "not_found_error" => Self::Misconfigured,
             "invalid_request_error" | "request_too_large" => Self::BadRequest,
             _ => Self::Server,
@@ -84,7 +117,25 @@ impl Fault {
 
     /// Whether another model may do better.
     pub const fn fails_over(self) -> bool {
-        !matches!(self, Self::BadRequest | Self::ContextTooLong)
+        !matches!(self, Self::BadRequest | Self::ContextTooLong | Self::NoImages | Self::NoTools)
+    }
+
+    /// What a model did that failed so, in words that follow its name.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Auth => "refused the API key",
+            Self::Misconfigured => "was not found",
+            Self::BadRequest => "refused the request",
+            Self::ContextTooLong => "can't take so long a conversation",
+            Self::NoImages => "can't see images",
+            Self::NoTools => "can't call tools",
+            Self::RateLimit => "takes no more requests for now",
+            Self::Overloaded => "is overloaded",
+            Self::Server => "failed",
+            Self::Network => "was not reached",
+            Self::Timeout => "did not answer in time",
+            Self::Cut => "broke off its answer",
+        }
     }
 
     /// Its name, for logs and figures.
@@ -94,6 +145,8 @@ impl Fault {
             Self::Misconfigured => "misconfigured",
             Self::BadRequest => "bad_request",
             Self::ContextTooLong => "context_too_long",
+            Self::NoImages => "no_images",
+            Self::NoTools => "no_tools",
             Self::RateLimit => "rate_limit",
             Self::Overloaded => "overloaded",
             Self::Server => "server",
@@ -104,9 +157,10 @@ impl Fault {
     }
 }
 
-fn is_too_long(said: &[u8]) -> bool {
+/// Whether a provider's words hold one of these.
+fn says(said: &[u8], any: &[&str]) -> bool {
     let said = String::from_utf8_lossy(said).to_lowercase();
-    TOO_LONG.iter().any(|words| said.contains(words))
+    any.iter().any(|words| said.contains(words))
 }
 
 /// The header `Retry-After`, as of `now`: seconds, or a date as HTTP writes them (RFC 9110, section 10.2.3).
@@ -143,6 +197,10 @@ mod tests {
             (400, r#"{"error":{"code":"context_length_exceeded"}}"#, Fault::ContextTooLong),
             (400, r#"{"error":{"type":"exceed_context_size_error"}}"#, Fault::ContextTooLong),
             (413, "", Fault::BadRequest),
+            (500, r#"{"error":{"message":"tools param requires --jinja flag"}}"#, Fault::NoTools),
+            (400, r#"{"error":"registry.ollama.ai/library/x does not support tools"}"#, Fault::NoTools),
+            (500, "image input is not supported - hint: provide the mmproj", Fault::NoImages),
+            (404, "No endpoints found that support image input", Fault::NoImages),
             (408, "", Fault::Timeout),
             (429, "", Fault::RateLimit),
             (500, "", Fault::Server),

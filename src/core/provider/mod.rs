@@ -6,13 +6,16 @@
 pub mod meter;
 
 pub mod anthropic;
+pub mod breaker;
 mod decoder;
 pub mod fault;
 mod json;
 pub mod listing;
 pub mod model;
+pub mod notice;
 pub mod offline;
 pub mod openai;
+pub mod reduce;
 pub mod retry;
 pub mod sse;
 pub mod thought;
@@ -34,6 +37,7 @@ use crate::error::{Detail, Error, ErrorCode};
 use crate::prompt::attachment::{Attachment, ImageType, Kind};
 use crate::prompt::thinking::Thinking;
 use crate::provider::fault::Fault;
+use crate::provider::notice::Notice;
 use crate::provider::thought::SignatureData;
 use crate::provider::thought::Thought;
 use crate::provider::usage::Usage;
@@ -135,8 +139,10 @@ pub enum Stop {
     ToolUse,
     /// It reached `max_tokens`.
     MaxTokens,
-    /// It refused or was filtered.
+    /// The model refused to go on.
     Refused,
+    /// Its provider's filter ended it.
+    Filtered,
 }
 
 /// What a model's answer is made of, in order. An answer is complete only with `Finished`; a
@@ -151,6 +157,8 @@ pub enum Delta {
     Sealed(SignatureData),
     /// A complete tool call.
     ToolCall(ToolCall),
+    /// What became of the answer, from whoever asks the model.
+    Notice(Notice),
     /// The end of the answer.
     Finished {
         /// The reason.
@@ -217,7 +225,7 @@ fn images(request: &ChatRequest) -> impl Iterator<Item = &Attachment> {
         ChatMessage::User { attachments, .. } => attachments.as_slice(),
         _ => &[],
     });
-    attachments.filter(|image| matches!(image.kind(), Kind::Image(_)) && !image.data().is_empty())
+    attachments.filter(|attachment| attachment.is_shown_image())
 }
 
 /// The most output that is asked for because of thinking: what all models that think can write.

@@ -1,7 +1,7 @@
 //! Which model is asked.
 
 /// A model of a configured provider.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelRef {
     /// The provider's name in `[providers]`.
     pub provider: String,

@@ -476,7 +476,7 @@ fn stop(reason: &str) -> Stop {
     match reason {
         "tool_calls" | "function_call" => Stop::ToolUse,
         "length" => Stop::MaxTokens,
-        "content_filter" => Stop::Refused,
+        "content_filter" => Stop::Filtered,
         // stop, and whatever imitators say.
         _ => Stop::End,
     }
@@ -532,7 +532,7 @@ mod tests {
         for (reason, stop) in [
             (json!("stop"), Stop::End),
             (json!("length"), Stop::MaxTokens),
-            (json!("content_filter"), Stop::Refused),
+            (json!("content_filter"), Stop::Filtered),
             (json!(null), Stop::End),
         ] {
             let chunk = json!({"choices": [{"delta": {"content": "x"}, "finish_reason": reason}]});

@@ -11,7 +11,7 @@ use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
 use clawmux_core::conversation::approval::{
     ApprovalReply, ApprovalRequest, Decided, DecidedCall, Decision, News, PendingCall,
 };
-use clawmux_core::conversation::event::{Cause, Event, Forgotten, Logged, Outcome};
+use clawmux_core::conversation::event::{Cause, Event, Forgotten, Incomplete, Logged, Outcome};
 use clawmux_core::conversation::reply::{
     Aborted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview,
     SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, UnderWay, Unwatched,
@@ -35,6 +35,7 @@ use clawmux_core::prompt::settings::{Assignment, Settings};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::meter::{Budget, Period};
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{JobReply, Ran, Started};
@@ -749,6 +750,14 @@ pub(super) fn event_of(value: &Value) -> Result<Event, String> {
         }),
         "step_ended" => Event::StepEnded { usage },
         "restarted" => Event::Restarted,
+        "noticed" => {
+            let kind = NoticeKind::from_name(&text(value, "kind")).ok_or("no such kind")?;
+            Event::Noticed(Notice::new(kind, text(value, "message")))
+        }
+        "incomplete" => {
+            let why = Incomplete::from_name(&text(value, "why")).ok_or("no such reason")?;
+            Event::Ended { outcome: Outcome::Incomplete(why), usage }
+        }
         "cleared" => Event::Cleared(Forgotten::Past),
         "anew" => Event::Cleared(Forgotten::Conversation),
         "configured" => Event::Configured(Box::new(settings_of(value))),

@@ -134,7 +134,7 @@ impl AgentRegistry {
             agent.answer = Some(clip(&text, ANSWER_BYTES_MAX));
         }
         let outcome = match outcome {
-            Outcome::Completed => Ok(()),
+            Outcome::Completed | Outcome::Incomplete(_) => Ok(()),
             Outcome::Aborted(_) => {
                 Err((AgentState::Stopped, ErrorCode::Aborted.error("somebody aborted its run")))
             }

@@ -7,11 +7,15 @@ use crate::conversation::context::{self, Showing};
 use crate::conversation::event::{Event, Forgotten, Logged};
 use crate::conversation::turn::Turn;
 use crate::ids::Seq;
+use crate::prompt::attachment::Attachment;
 use crate::time::Timestamp;
 use crate::tools::long_result::shown_bytes;
 
 /// The most bytes of results of tools that past turns may hold, to be read on in.
 const PAST_RESULT_BYTES_MAX: usize = 1 << 20;
+
+/// Of the context, one in so many parts is for prompts that were not answered.
+const UNANSWERED_SHARE: usize = 4;
 
 /// What is over and not forgotten.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +28,11 @@ pub(super) struct Past {
 }
 
 impl Past {
+    /// Whether the model is shown it: it was answered, or is known by its prompt.
+    pub(super) fn is_shown(&self) -> bool {
+        self.turn.has_answer() || self.prompt.as_ref().is_some_and(|prompt| !prompt.content.is_empty())
+    }
+
     /// What it takes of a context of so many tokens, estimated.
     fn cost(&self, context_tokens: usize) -> usize {
         let prompt = self.prompt.as_ref().map(|prompt| (&*prompt.content, &*prompt.attachments));
@@ -94,22 +103,21 @@ impl Session {
 
     /// Adds to the past, and lets go of what the model will never see: turns that are too many, and
     /// those that don't fit into the context beside the newer ones, or whose results of tools don't fit
-    /// into memory beside theirs. Prompts without an answer are
-    /// kept for their idempotency keys alone and bounded by themselves, so that those that fail
-    /// while a provider is away do not push out what the model has to know. Attachments that are no
-    /// longer shown are let go.
+    /// into memory beside theirs. Prompts without an answer are bounded by themselves, so that those that
+    /// fail while a provider is away do not push out what the model has to know; one that is too long is kept
+    /// for its idempotency key alone. Attachments that are no longer shown are let go.
     fn keep(&mut self, mut ended: Past) {
         if let Some(prompt) = &mut ended.prompt
             && !ended.turn.has_answer()
         {
-            prompt.content = String::new();
-            prompt.attachments = Vec::new();
+            prompt.attachments.iter_mut().for_each(Attachment::let_go);
         }
         self.past.push_back(ended);
         let context_tokens = self.limits.context_tokens;
         let mut showing = Showing::beside(context_tokens);
         let (mut answered, mut unanswered) = (0, 0);
         let (mut left, mut bytes_left) = (Some(context_tokens), Some(PAST_RESULT_BYTES_MAX));
+        let mut unanswered_left = Some(context_tokens / UNANSWERED_SHARE);
         let mut kept = VecDeque::with_capacity(self.past.len());
         for mut past in std::mem::take(&mut self.past).into_iter().rev() {
             let seen = if past.turn.has_answer() {
@@ -119,6 +127,12 @@ impl Session {
                 answered <= self.limits.episodic_turns && left.is_some() && bytes_left.is_some()
             } else {
                 unanswered += 1;
+                unanswered_left =
+                    unanswered_left.and_then(|left| left.checked_sub(past.cost(context_tokens)));
+                if let Some(prompt) = past.prompt.as_mut().filter(|_| unanswered_left.is_none()) {
+                    prompt.content = String::new();
+                    prompt.attachments = Vec::new();
+                }
                 unanswered <= self.limits.episodic_turns
             };
             if seen {

@@ -58,7 +58,7 @@ impl Session {
             turn: turn.clone(),
         };
         let under_way = exchange(Some(prompt), turn);
-        let past = self.past.iter().filter(|past| past.turn.has_answer());
+        let past = self.past.iter().filter(|past| past.is_shown());
         let past: Vec<Exchange> = past.map(|past| exchange(past.prompt.as_ref(), &past.turn)).collect();
         context::conversation(soul_bytes, &past, &under_way, self.limits.context_tokens)
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::conversation::approval::{Decided, Decision, Toolbox, Verdict};
-use crate::conversation::context;
+use crate::conversation::context::{self, NOT_ANSWERED};
 use crate::conversation::event::{Cause, Forgotten};
 use crate::conversation::turn::Work;
 use crate::ids::ApprovalId;
@@ -428,7 +428,10 @@ fn abort_is_heard_in_the_queue_and_under_way_and_the_next_begins() {
     let ends = events(&batch).iter().filter(|e| matches!(e, Event::Ended { .. })).count();
     assert_eq!(ends, 2);
     let seen = session.conversation(0);
-    assert!(matches!(&seen[1], ChatMessage::Assistant { text, .. } if text == "half"), "{seen:?}");
+    assert!(
+        matches!(&seen[1], ChatMessage::Assistant { text, .. } if text == "half\n[cut off here]"),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -445,8 +448,27 @@ fn turns_with_an_answer_and_turns_without_are_bounded_each_by_themselves() {
     let past: Vec<&str> = prompts(&session).map(|prompt| prompt.run.as_str()).collect();
     assert_eq!(past, ["b", "c", "f3", "f4"]);
     session.submit(NOW, prompt("z")).unwrap();
-    let said = |role: &ChatMessage| matches!(role, ChatMessage::Assistant { .. });
-    assert_eq!(session.conversation(0).iter().filter(|message| said(message)).count(), 2);
+    let seen = session.conversation(0);
+    let said: Vec<&str> = seen
+        .iter()
+        .filter_map(|message| match message {
+            ChatMessage::Assistant { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(said, ["b", "c", NOT_ANSWERED, NOT_ANSWERED], "what was not answered can be referred to");
+    let asked = |text: &str| seen.iter().any(|m| matches!(m, ChatMessage::User { text: t, .. } if t == text));
+    let of = |run: &str| prompts(&session).find(|prompt| prompt.run.as_str() == run).unwrap().content.clone();
+    assert!(asked(&of("f4")), "{seen:?}");
+
+    // One that would take too much of the context is known by its key alone.
+    let mut session = self::session();
+    let long = Submission { content: "x".repeat(10_000), ..prompt("long") };
+    session.submit(NOW, long).unwrap();
+    session.failed(NOW, &"long".into(), 0, ErrorCode::Provider.error("away"), NONE);
+    session.submit(NOW, prompt("z")).unwrap();
+    assert_eq!(session.conversation(0).len(), 1);
+    assert_eq!(prompts(&session).next().unwrap().run.as_str(), "long");
 }
 
 #[test]

@@ -25,13 +25,13 @@ mod tests;
 use serde_json::Value;
 
 use crate::conversation::approval::{ApprovalRequest, Decided, Decision, Toolbox};
-use crate::conversation::event::{Event, Outcome, Streamed};
+use crate::conversation::event::{Event, Incomplete, Outcome, Streamed};
 use crate::conversation::transcript::STEP_JOINT;
 use crate::error::ErrorCode;
 use crate::ids::{CallId, PluginName};
 use crate::provider::thought::{Thought, ThoughtSignature};
 use crate::provider::usage::Usage;
-use crate::provider::{ChatMessage, Delta};
+use crate::provider::{ChatMessage, Delta, Stop};
 use crate::time::Timestamp;
 use crate::tools::call::{ToolCall, ToolResult};
 use crate::tools::long_result;
@@ -41,6 +41,9 @@ pub const STEPS_MAX: usize = 32;
 
 /// The most tools a model may call in one answer.
 pub const CALLS_MAX: usize = 32;
+
+/// What a model is shown at the end of a past answer that was cut off: by an abort, a failure or a limit.
+pub const CUT_MARK: &str = "\n[cut off here]";
 
 /// One answer of the model with what came of its calls.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -118,6 +121,8 @@ pub enum Work {
 pub struct Turn {
     steps: Vec<Step>,
     usage: Usage,
+    /// Whether its last answer is not complete.
+    is_cut: bool,
     state: State,
 }
 
@@ -155,13 +160,13 @@ impl State {
 impl Turn {
     /// A turn that begins by asking the model.
     pub fn new() -> Self {
-        Self { steps: Vec::new(), usage: Usage::default(), state: State::asking() }
+        Self { steps: Vec::new(), usage: Usage::default(), is_cut: false, state: State::asking() }
     }
 
     /// A turn that is over and of which nothing is but this text.
     pub fn of_text(text: &str) -> Self {
         let steps = vec![Step { text: text.to_owned(), ..Step::default() }];
-        Self { steps, usage: Usage::default(), state: State::Ended }
+        Self { steps, usage: Usage::default(), is_cut: false, state: State::Ended }
     }
 
     /// What is to be done; nothing once it ended.
@@ -293,7 +298,7 @@ impl Turn {
                     }
                 }
             }
-            (Event::Ended { .. }, state) => {
+            (Event::Ended { outcome, .. }, state) => {
                 if let State::Asking { text, .. } = state
                     && !text.is_empty()
                 {
@@ -304,6 +309,7 @@ impl Turn {
                     step.thoughts.clear();
                     step.gates.clear();
                 }
+                self.is_cut = *outcome != Outcome::Completed;
                 self.state = State::Ended;
             }
             // Prompted and Started precede the turn; anything else is not a move of this state.
@@ -356,7 +362,11 @@ impl Turn {
                     }
                     heard.push(call);
                 }
-                Delta::Finished { usage, .. } => {
+                Delta::Notice(notice) => {
+                    flush(&mut events, &mut piece);
+                    events.push(Event::Noticed(notice));
+                }
+                Delta::Finished { stop, usage } => {
                     flush(&mut events, &mut piece);
                     said_bytes +=
                         events.iter().filter_map(Event::streamed).map(|(_, p)| p.len()).sum::<usize>();
@@ -366,7 +376,9 @@ impl Turn {
                     if !calls.is_empty() && !seals.is_empty() {
                         events.push(Event::Sealed(seals));
                     }
-                    finish(&mut events, (now, calls), usage, (step, self.usage), (tools, allowed));
+                    let is_empty = step == 0 && text_bytes == 0;
+                    let end = End { now, calls, stop, usage, step, before: self.usage, is_empty };
+                    finish(&mut events, end, (tools, allowed));
                     return events;
                 }
             }
@@ -457,9 +469,11 @@ impl Turn {
 
     /// The run as a model sees it, without its prompt: of each result at most `shown` bytes.
     pub fn messages(&self, shown: usize) -> impl Iterator<Item = ChatMessage> + '_ {
-        self.steps.iter().flat_map(move |step| {
+        let last = self.steps.len().saturating_sub(1);
+        self.steps.iter().enumerate().flat_map(move |(at, step)| {
+            let is_cut = self.is_cut && at == last && step.calls.is_empty() && !step.text.is_empty();
             let said = ChatMessage::Assistant {
-                text: step.text.clone(),
+                text: if is_cut { format!("{}{CUT_MARK}", step.text) } else { step.text.clone() },
                 calls: step.calls.clone(),
                 thoughts: step.thoughts.clone(),
             };
@@ -529,20 +543,36 @@ fn sealed(thought: &mut String, seals: Vec<ThoughtSignature>) -> Vec<Thought> {
     seals.into_iter().map(cut).collect()
 }
 
+/// The end of an answer.
+struct End {
+    now: Timestamp,
+    calls: Vec<ToolCall>,
+    /// Why the model stopped.
+    stop: Stop,
+    /// What it cost.
+    usage: Usage,
+    /// Which answer of the run it is, and what those before it cost.
+    step: usize,
+    before: Usage,
+    /// Whether nothing was said in the whole run.
+    is_empty: bool,
+}
+
 /// The end of an answer: its calls, journaled together with it; refusals of those that can't be
 /// made; and the run's end where there are none. A call of an `allowed` tool waits for nobody.
-fn finish(
-    events: &mut Vec<Event>,
-    (now, calls): (Timestamp, Vec<ToolCall>),
-    usage: Usage,
-    (step, before): (usize, Usage),
-    (tools, allowed): (&Toolbox, &[PluginName]),
-) {
+fn finish(events: &mut Vec<Event>, end: End, (tools, allowed): (&Toolbox, &[PluginName])) {
+    let End { now, calls, stop, usage, step, before, is_empty } = end;
     let mut total = before;
     total += usage;
     if calls.is_empty() {
+        let outcome = match Incomplete::of(stop) {
+            // Of an answer without a word nobody could tell.
+            incomplete if is_empty => Outcome::Failed(ErrorCode::Provider.error(nothing_said(incomplete))),
+            Some(incomplete) => Outcome::Incomplete(incomplete),
+            None => Outcome::Completed,
+        };
         events.push(Event::StepEnded { usage });
-        events.push(Event::Ended { outcome: Outcome::Completed, usage: total });
+        events.push(Event::Ended { outcome, usage: total });
         return;
     }
     let refusals: Vec<Event> = calls
@@ -553,6 +583,9 @@ fn finish(
                 format!("not called: more than {CALLS_MAX} tool calls in one answer")
             } else if !tools.offers(&call.name) {
                 format!("unknown tool: {}", call.name)
+            } else if !call.input.is_object() && stop == Stop::MaxTokens {
+                "not called: the answer reached its most tokens within this call; ask for less in one call"
+                    .to_owned()
             } else if !call.input.is_object() {
                 "not called: the input is not a JSON object".to_owned()
             } else {
@@ -578,6 +611,19 @@ fn finish(
         let error = ErrorCode::Provider
             .error(format!("the model called tools {STEPS_MAX} times in one run without an answer"));
         events.push(Event::Ended { outcome: Outcome::Failed(error), usage: total });
+    }
+}
+
+/// That a model said nothing, and why.
+fn nothing_said(incomplete: Option<Incomplete>) -> &'static str {
+    match incomplete {
+        None => "the model's answer is empty",
+        Some(Incomplete::Length) => {
+            "the model's answer is empty: it reached the most tokens it may have before its first word; raise \
+            max_tokens, or let it think less"
+        }
+        Some(Incomplete::Refusal) => "the model refused to answer",
+        Some(Incomplete::ContentFilter) => "the provider's content filter withheld the answer",
     }
 }
 

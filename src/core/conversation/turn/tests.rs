@@ -3,6 +3,7 @@
 use super::*;
 use crate::conversation::event::Cause;
 use crate::provider::Stop;
+use crate::provider::notice::{Notice, NoticeKind};
 use crate::provider::thought::SignatureData;
 use proptest::prelude::*;
 use serde_json::json;
@@ -55,6 +56,65 @@ fn text_of_one_read_is_one_event_and_the_answer_ends_the_run() {
         ]
     );
     assert_eq!(turn.work(), None);
+}
+
+#[test]
+fn why_a_model_stopped_is_the_end_of_its_run() {
+    let usage = Usage { input_tokens: 10, output_tokens: 1 };
+    let end = |said: Vec<Delta>, stop| {
+        let mut turn = Turn::new();
+        let finished = Delta::Finished { stop, usage: Some(usage) };
+        let mut events = feed(&mut turn, said.into_iter().chain([finished]).collect());
+        let Some(Event::Ended { outcome, .. }) = events.pop() else { panic!("{events:?}") };
+        (outcome, turn)
+    };
+    let text = || vec![Delta::Text("so".into())];
+    for (stop, outcome) in [
+        (Stop::End, Outcome::Completed),
+        (Stop::MaxTokens, Outcome::Incomplete(Incomplete::Length)),
+        (Stop::Refused, Outcome::Incomplete(Incomplete::Refusal)),
+        (Stop::Filtered, Outcome::Incomplete(Incomplete::ContentFilter)),
+    ] {
+        let (ended, turn) = end(text(), stop);
+        assert_eq!(ended, outcome);
+        let mark = if stop == Stop::End { "" } else { CUT_MARK };
+        let seen: Vec<ChatMessage> = turn.messages(usize::MAX).collect();
+        assert!(matches!(&seen[..], [ChatMessage::Assistant { text, .. }] if *text == format!("so{mark}")));
+        let (ended, _) = end(vec![Delta::Thinking("hm".into())], stop);
+        let Outcome::Failed(error) = ended else { panic!("an empty answer is no success: {ended:?}") };
+        assert_eq!(error.code, ErrorCode::Provider, "{error}");
+    }
+    // Of what tools gave it need not say anything.
+    let mut turn = Turn::new();
+    feed(&mut turn, vec![call("a", OFFERED), finished(1)]);
+    let result = ToolResult { call: "a".into(), content: "hi".into(), is_error: false };
+    turn.apply(&turn.returned(result).expect("open"));
+    let events = feed(&mut turn, vec![finished(1)]);
+    assert!(matches!(events.last(), Some(Event::Ended { outcome: Outcome::Completed, .. })), "{events:?}");
+}
+
+#[test]
+fn a_call_that_the_limit_cut_is_not_made_and_the_model_told_why() {
+    let mut turn = Turn::new();
+    let cut =
+        Delta::ToolCall(ToolCall { id: "a".into(), name: OFFERED.into(), input: json!("{\"text\":\"h") });
+    let events = feed(&mut turn, vec![cut, Delta::Finished { stop: Stop::MaxTokens, usage: None }]);
+    let refused = events.iter().any(|event| {
+        matches!(event, Event::ToolReturned(result) if result.is_error && result.content.contains("most tokens"))
+    });
+    assert!(refused, "{events:?}");
+    assert_eq!(turn.work(), Some(Work::Ask { step: 1 }), "it may try again");
+}
+
+#[test]
+fn notices_keep_their_place_and_are_no_part_of_the_answer() {
+    let notice = Notice::new(NoticeKind::Retrying, "it is asked again in 2 s");
+    let mut turn = Turn::new();
+    let said = vec![Delta::Notice(notice.clone()), Delta::Text("hi".into()), finished(1)];
+    let events = feed(&mut turn, said);
+    assert_eq!(events[..2], [Event::Noticed(notice), Event::Text("hi".into())]);
+    let seen: Vec<ChatMessage> = turn.messages(usize::MAX).collect();
+    assert!(matches!(&seen[..], [ChatMessage::Assistant { text, .. }] if text == "hi"));
 }
 
 #[test]

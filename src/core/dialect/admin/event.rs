@@ -108,11 +108,18 @@ pub fn to_json(logged: &Logged) -> Value {
             json!({ "call": result.call.as_str(), "content": result.content, "is_error": result.is_error }),
         ),
         Event::StepEnded { usage } => ("step_end", tokens(*usage)),
+        Event::Noticed(notice) => {
+            ("notice", json!({ "kind": notice.kind.name(), "message": notice.message }))
+        }
         Event::Restarted => ("restart", json!({})),
         Event::Ended { outcome, usage } => {
             let mut end = tokens(*usage);
             end["outcome"] = json!(match outcome {
                 Outcome::Completed => "completed",
+                Outcome::Incomplete(why) => {
+                    end["why"] = json!(why.name());
+                    "incomplete"
+                }
                 Outcome::Aborted(_) => "aborted",
                 Outcome::Failed(error) => {
                     end["error"] = json!({ "code": error.code.name(), "message": error.message });
@@ -177,6 +184,7 @@ mod tests {
     use crate::error::ErrorCode;
     use crate::ids::{CallId, PluginName, Seq};
     use crate::prompt::thinking::Thinking;
+    use crate::provider::notice::{Notice, NoticeKind};
     use crate::time::Timestamp;
     use crate::tools::call::{ToolCall, ToolResult};
 
@@ -249,6 +257,10 @@ mod tests {
                 json!({"event": "tool_result", "call": "c", "content": "x", "is_error": true}),
             ),
             (Event::StepEnded { usage }, json!({"event": "step_end", "input_tokens": 1, "output_tokens": 2})),
+            (
+                Event::Noticed(Notice::new(NoticeKind::Retrying, "it is asked again in 2 s")),
+                json!({"event": "notice", "kind": "retrying", "message": "it is asked again in 2 s"}),
+            ),
             (Event::Restarted, json!({"event": "restart"})),
             (
                 Event::Ended { outcome: failed, usage },

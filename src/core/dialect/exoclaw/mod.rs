@@ -551,7 +551,7 @@ impl RunStream {
             {
                 turn.send(wire::refusal(id, &wire::describe(error)));
             }
-            Event::Restarted if !self.keyed => {}
+            Event::Restarted | Event::Noticed(_) if !self.keyed => {}
             // Told only where a session is attached.
             Event::Prompted { .. } | Event::Thought(_) | Event::ApprovalDecided(_) => {}
             _ => {

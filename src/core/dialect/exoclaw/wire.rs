@@ -342,6 +342,15 @@ pub(super) fn payload(published: &Published) -> Bytes {
         input_tokens: u64,
         output_tokens: u64,
     }
+    #[derive(Serialize)]
+    struct Notice<'a> {
+        kind: &'static str,
+        message: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Done {
+        stop_reason: &'static str,
+    }
     let text = match &published.logged.event {
         Event::Started | Event::StepEnded { .. } | Event::Configured(_) | Event::Sealed(_) => String::new(),
         Event::Thought(piece) => line("thought", piece),
@@ -356,6 +365,9 @@ pub(super) fn payload(published: &Published) -> Bytes {
         Event::Injected { content } => line("message", content),
         Event::Deleted => "\"event\":\"deleted\"".to_owned(),
         Event::Restarted => "\"event\":\"restart\"".to_owned(),
+        Event::Noticed(notice) => {
+            line("notice", &Notice { kind: notice.kind.name(), message: &notice.message })
+        }
         Event::Text(text) => line("text", text),
         Event::ToolCalled(call) => {
             let (id, name) = (call.id.as_str(), call.name.as_str());
@@ -380,7 +392,7 @@ pub(super) fn payload(published: &Published) -> Bytes {
             let usage = Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
             let mut text = line("usage", &usage);
             let failure = match outcome {
-                Outcome::Completed => None,
+                Outcome::Completed | Outcome::Incomplete(_) => None,
                 Outcome::Aborted(_) => Some("aborted".to_owned()),
                 // What a run waits for in vain is its provider: tools that do not answer are results.
                 Outcome::Failed(error) if error.code == ErrorCode::Timeout => {
@@ -392,7 +404,11 @@ pub(super) fn payload(published: &Published) -> Bytes {
                 text.push('\n');
                 text.push_str(&line("error", &failure));
             }
-            text.push_str("\n\"event\":\"done\"");
+            text.push('\n');
+            text.push_str(&match outcome {
+                Outcome::Incomplete(why) => line("done", &Done { stop_reason: why.name() }),
+                _ => "\"event\":\"done\"".to_owned(),
+            });
             text
         }
     };

@@ -379,8 +379,9 @@ pub(super) fn agent_ended(id: &str, told: &RunStream, end: &End, now: Timestamp)
         },
     });
     match &end.outcome {
-        Outcome::Completed | Outcome::Aborted(_) => {
-            let summary = if end.outcome == Outcome::Completed { "completed" } else { "aborted" };
+        Outcome::Completed | Outcome::Incomplete(_) | Outcome::Aborted(_) => {
+            let is_aborted = matches!(end.outcome, Outcome::Aborted(_));
+            let summary = if is_aborted { "aborted" } else { "completed" };
             let payload =
                 json!({ "runId": told.run(), "status": "ok", "summary": summary, "result": result });
             wire::answer(id, &payload)

@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::stream::{End, Frame, RunStream, usage_of};
+use super::stream::{End, Frame, RunStream, incomplete, usage_of};
 use crate::conversation::event::{Event, Logged, Outcome};
 use crate::conversation::transcript::Entry;
 use crate::ids::{RunId, SessionKey};
@@ -38,6 +38,7 @@ pub(super) fn answered(
     let id = Entry::answer_id(run);
     let stop = match &end.outcome {
         Outcome::Completed => "stop",
+        Outcome::Incomplete(why) => incomplete(*why),
         Outcome::Aborted(_) => "aborted",
         Outcome::Failed(_) => "error",
     };

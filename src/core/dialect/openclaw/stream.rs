@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::wire::{Protocol, escaped};
 use crate::conversation::approval::ApprovalRequest;
-use crate::conversation::event::{Cause, Event, Logged, Outcome};
+use crate::conversation::event::{Cause, Event, Incomplete, Logged, Outcome};
 use crate::conversation::reply::UnderWay;
 use crate::conversation::transcript::{Entry, STEP_JOINT};
 use crate::dialect::json::json as to_json;
@@ -379,6 +379,10 @@ impl RunStream {
                 self.said.take(&logged.event);
                 self.thought_at = 0;
             }
+            Event::Noticed(notice) => {
+                let data = json!({ "phase": notice.kind.name(), "message": notice.message });
+                self.agent("lifecycle", &data.to_string(), now, frames);
+            }
             Event::Restarted => {
                 self.is_void_from(self.said.step_at);
                 self.said.take(&logged.event);
@@ -480,12 +484,16 @@ impl RunStream {
             )
         };
         match outcome {
-            Outcome::Completed => {
+            Outcome::Completed | Outcome::Incomplete(_) => {
+                let stop = match outcome {
+                    Outcome::Incomplete(why) => incomplete(*why),
+                    _ => "stop",
+                };
                 let started = self.started.unwrap_or(now).as_millis();
                 let data =
                     format!(r#"{{"phase":"end","startedAt":{started},"endedAt":{}}}"#, now.as_millis());
                 self.agent("lifecycle", &data, now, frames);
-                let rest = format!(r#","stopReason":"stop"{message},"usage":{}"#, usage_of(usage));
+                let rest = format!(r#","stopReason":"{stop}"{message},"usage":{}"#, usage_of(usage));
                 self.chat("final", &rest, frames);
             }
             Outcome::Aborted(cause) => {
@@ -526,6 +534,15 @@ pub(super) fn stop_reason(cause: Cause) -> &'static str {
         Cause::Asked => "rpc",
         Cause::Stopped => "stop",
         Cause::TimedOut => "timeout",
+    }
+}
+
+/// Why an answer is not complete, as OpenClaw's own agent says it of its models.
+pub(super) const fn incomplete(why: Incomplete) -> &'static str {
+    match why {
+        Incomplete::Length => "length",
+        Incomplete::Refusal => "refusal",
+        Incomplete::ContentFilter => "content_filter",
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
-use super::stream::{End, RunStream, stop_reason};
+use super::stream::{End, RunStream, incomplete, stop_reason};
 use super::{Answered, Asker, Call, Calling, OpenClaw, Request, wire};
 use crate::conversation::command::FollowRun;
 use crate::conversation::event::{Cause, Outcome};
@@ -107,6 +107,7 @@ pub(super) fn waited(told: &RunStream, end: &End) -> Value {
     }
     match &end.outcome {
         Outcome::Completed => {}
+        Outcome::Incomplete(why) => payload["stopReason"] = incomplete(*why).into(),
         // What `chat.abort` ends is called this here.
         Outcome::Aborted(Cause::Asked) => payload["stopReason"] = "aborted".into(),
         Outcome::Aborted(cause) => payload["stopReason"] = stop_reason(*cause).into(),

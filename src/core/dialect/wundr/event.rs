@@ -32,6 +32,11 @@ pub(super) static EVENTS: &[Event] = &[
         stream::START,
     ),
     event("stream.chunk", "A piece of the answer.", stream::CHUNK),
+    event(
+        "stream.progress",
+        "What becomes of an answer besides its text: a model is asked again, another one is asked.",
+        stream::PROGRESS,
+    ),
     event("stream.end", "A prompt is over: answered, or cancelled. Nothing of it follows.", stream::END),
     event("stream.error", "A prompt is over because it failed. Nothing of it follows.", stream::ERROR),
     // Tools.

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use super::wire;
-use crate::conversation::event::{Event, Logged, Outcome};
+use crate::conversation::event::{Event, Incomplete, Logged, Outcome};
 use crate::conversation::transcript::STEP_JOINT;
 use crate::dialect::json::json;
 use crate::ids::CallId;
@@ -113,6 +113,7 @@ impl Query {
                 self.end(outcome, logged.at, is_free, &mut tell);
                 return true;
             }
+            Event::Noticed(notice) => tell(self.stats(&notice.message)),
             // All else is not told to who asks for an answer.
             _ => {}
         }
@@ -157,8 +158,8 @@ impl Query {
     fn end(&self, outcome: &Outcome, at: Timestamp, is_free: bool, tell: &mut impl FnMut(String)) {
         let has_something = !self.text.is_empty() || !self.attachments.is_empty();
         match outcome {
-            Outcome::Completed => {
-                tell(self.stats(&self.summary(at, is_free)));
+            Outcome::Completed | Outcome::Incomplete(_) => {
+                tell(self.stats(&self.summary(outcome, at, is_free)));
                 tell(self.stream(false));
                 tell(self.done());
             }
@@ -168,7 +169,7 @@ impl Query {
                 }
                 match outcome {
                     Outcome::Failed(error) => self.fail(&error.message, tell),
-                    Outcome::Completed | Outcome::Aborted(_) => self.fail("The query was aborted.", tell),
+                    _ => self.fail("The query was aborted.", tell),
                 }
             }
         }
@@ -181,11 +182,16 @@ impl Query {
 
     /// How it went, in the form that xeno's server has. What a model costs is not known here, so that it
     /// is only told where that is nothing.
-    fn summary(&self, at: Timestamp, is_free: bool) -> String {
+    fn summary(&self, outcome: &Outcome, at: Timestamp, is_free: bool) -> String {
         let seconds = |time: Duration| format!("{:.2}s", time.as_secs_f64());
         let cost = if is_free { " | cost=$0.000000" } else { "" };
         let (turns, took, api) = (self.steps, seconds(at.since(self.started)), seconds(self.api));
-        format!("result=success | turns={turns}{cost} | duration={took} | api={api} | stop=end_turn")
+        let stop = match outcome {
+            Outcome::Incomplete(Incomplete::Length) => "max_tokens",
+            Outcome::Incomplete(why) => why.name(),
+            _ => "end_turn",
+        };
+        format!("result=success | turns={turns}{cost} | duration={took} | api={api} | stop={stop}")
     }
 
     fn stream(&self, is_partial: bool) -> String {

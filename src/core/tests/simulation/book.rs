@@ -221,6 +221,8 @@ impl Book {
             }
             (Event::Text(text), Stage::Asking) => run.text.push_str(text),
             (Event::Thought(thought), Stage::Asking) => run.thought.push_str(thought),
+            // No part of what is said.
+            (Event::Noticed(_), Stage::Asking) => {}
             (Event::Sealed(seals), Stage::Asking) => {
                 run.seals = seals.iter().map(|seal| seal.thought_bytes).collect();
                 if seals.is_empty() || run.seals.iter().sum::<usize>() > run.thought.len() {

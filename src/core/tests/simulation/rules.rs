@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use clawmux_core::conversation::approval::{ApprovalRequest, Decided, Decision};
+use clawmux_core::conversation::context::NOT_ANSWERED;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::session::{Batch, Session};
-use clawmux_core::conversation::turn::CALLS_MAX;
+use clawmux_core::conversation::turn::{CALLS_MAX, CUT_MARK};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq};
 use clawmux_core::provider::ChatMessage;
@@ -328,24 +329,31 @@ pub(crate) fn the_model_sees_every_call_with_its_result(messages: &[ChatMessage]
     })
 }
 
-/// The model sees the log: the last turns with an answer, what an abort cut off included, what a
-/// restart made void not; then the prompt and what came of it.
+/// The model sees the log: the last turns with an answer and the last ones without, what an abort cut off
+/// included and marked, what a restart made void not; then the prompt and what came of it.
 pub(crate) fn the_model_sees_what_the_log_says(
     book: &Book,
     turns: usize,
     run: &RunId,
     messages: &[ChatMessage],
 ) -> Check {
-    let past = book.past().filter(|run| run.has_answer()).count();
-    let past = book.past().filter(|run| run.has_answer()).skip(past.saturating_sub(turns));
+    let newer = |of: &Run| {
+        let is_alike = |run: &&Run| run.has_answer() == of.has_answer();
+        book.past().filter(is_alike).filter(|run| run.ended > of.ended).count()
+    };
+    let past = book.past().filter(|of| newer(of) < turns);
     let expected = past.chain(book.run(run)).flat_map(|run| {
         let steps = run.steps.iter().filter(|step| !step.text.is_empty() || step.calls > 0);
         let said = steps.map(|step| ("assistant", step.text.as_str(), step.calls));
-        std::iter::once(("user", run.content.as_str(), 0)).chain(said)
+        let is_vain = run.stage == Stage::Ended && !run.has_answer();
+        let nothing = is_vain.then_some(("assistant", NOT_ANSWERED, 0));
+        std::iter::once(("user", run.content.as_str(), 0)).chain(said).chain(nothing)
     });
     let seen = messages.iter().filter_map(|message| match message {
         ChatMessage::User { text, .. } => Some(("user", text.as_str(), 0)),
-        ChatMessage::Assistant { text, calls, .. } => Some(("assistant", text.as_str(), calls.len())),
+        ChatMessage::Assistant { text, calls, .. } => {
+            Some(("assistant", text.strip_suffix(CUT_MARK).unwrap_or(text), calls.len()))
+        }
         ChatMessage::ToolResults(_) => None,
     });
     demand(seen.clone().eq(expected.clone()), "the model sees what the log says", || {
@@ -520,12 +528,15 @@ pub(crate) fn nothing_is_stuck(done: bool, after: usize, what: impl FnOnce() -> 
 pub(crate) fn an_end_sums_up(run: &Run, logged: &Logged) -> Check {
     let Event::Ended { outcome, usage } = &logged.event else { return Ok(()) };
     let holds = match outcome {
-        Outcome::Completed => usage.total() == run.tokens && matches!(run.stage, Stage::Done),
+        Outcome::Completed | Outcome::Incomplete(_) => {
+            usage.total() == run.tokens && matches!(run.stage, Stage::Done)
+        }
         Outcome::Aborted(_) => usage.total() >= run.tokens,
         Outcome::Failed(error) => {
             usage.total() >= run.tokens
                 && matches!(error.code, ErrorCode::Provider | ErrorCode::Interrupted)
-                && matches!(run.stage, Stage::Asking | Stage::Acting)
+                // The model said nothing at all, or it could not be heard.
+                && (matches!(run.stage, Stage::Asking | Stage::Acting) || !run.has_answer())
         }
     };
     demand(holds, "an end sums up", || format!("{logged:?} ends {run:?}"))
@@ -550,6 +561,7 @@ pub(crate) fn fingerprint(logged: &Logged) -> u64 {
         Event::Sealed(_) => (14, ""),
         Event::ApprovalAsked(asked) => (15, asked.call.id.as_str()),
         Event::ApprovalDecided(decided) => (16, decided.call.as_str()),
+        Event::Noticed(notice) => (17, &notice.message),
     };
     let run = logged.run.as_ref().map_or("", RunId::as_str);
     let start = (logged.first_seq.0 << 8) ^ u64::from(kind);

@@ -9,6 +9,7 @@ use clawmux_core::conversation::follow::Followers;
 use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::conversation::turn::{CALLS_MAX, STEPS_MAX};
 use clawmux_core::ids::{RunId, Seq};
+use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::thought::SignatureData;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{Delta, Stop};
@@ -607,7 +608,11 @@ impl World<'_> {
             }
         }
         if self.plan.stubborn || self.dice.one_in(3) {
-            let stop = self.dice.pick(&[Stop::End, Stop::ToolUse, Stop::MaxTokens, Stop::Refused]);
+            let stops = [Stop::End, Stop::ToolUse, Stop::MaxTokens, Stop::Refused, Stop::Filtered];
+            let stop = self.dice.pick(&stops);
+            if self.dice.one_in(8) {
+                deltas.push(Delta::Notice(Notice::new(NoticeKind::Incomplete, "the answer was cut")));
+            }
             let usage = (!self.dice.one_in(3)).then_some(Usage { input_tokens: 10, output_tokens: 1 });
             deltas.push(Delta::Finished { stop, usage });
             if self.dice.one_in(16) {

@@ -14,19 +14,20 @@ use serde_json::value::RawValue;
 use super::segment::Segment;
 use super::unreadable;
 use crate::conversation::approval::{ApprovalRequest, Decided, Decision};
-use crate::conversation::event::{Cause, Event, Forgotten, Outcome, Streamed};
+use crate::conversation::event::{Cause, Event, Forgotten, Incomplete, Outcome, Streamed};
 use crate::error::Error;
 use crate::ids::{CallId, Owner, PluginName, Seq};
 use crate::prompt::attachment::Attachment;
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::{Assignment, Settings};
 use crate::prompt::thinking::Thinking;
+use crate::provider::notice::{Notice, NoticeKind};
 use crate::provider::thought::{SignatureData, ThoughtSignature};
 use crate::time::Timestamp;
 use crate::tools::call::{ToolCall, ToolResult};
 use shape::{
-    ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Configured, Ended, Injected, Prompted,
-    Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens, usage,
+    ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Configured, Ended, Injected, Noticed,
+    Prompted, Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens, usage,
 };
 
 /// The kind of [`Event::Text`]; its body is a [`Segment`].
@@ -50,6 +51,7 @@ pub const INJECTED: &str = "injected";
 const CONFIGURED: &str = "configured";
 const DELETED: &str = "deleted";
 const SEALED: &str = "sealed";
+const NOTICED: &str = "noticed";
 const APPROVAL_ASKED: &str = "approval_asked";
 const APPROVAL_DECIDED: &str = "approval_decided";
 
@@ -121,6 +123,10 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             put(body, &Sealed { seals: seals.collect() });
             SEALED
         }
+        Event::Noticed(notice) => {
+            put(body, &Noticed { kind: notice.kind.name().into(), message: (&notice.message).into() });
+            NOTICED
+        }
         Event::ToolCalled(call) => {
             let (id, name) = (call.id.as_str().into(), call.name.as_str().into());
             put(body, &ToolCalled { id, name, input: raw(&call.input) });
@@ -166,6 +172,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
         Event::Ended { outcome, usage } => {
             let (name, cause, error) = match outcome {
                 Outcome::Completed => ("completed", None, None),
+                Outcome::Incomplete(why) => ("incomplete", Some(why.name().into()), None),
                 Outcome::Aborted(Cause::Asked) => ("aborted", None, None),
                 Outcome::Aborted(Cause::Stopped) => ("aborted", Some("stopped".into()), None),
                 Outcome::Aborted(Cause::TimedOut) => ("aborted", Some("timed_out".into()), None),
@@ -339,12 +346,23 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                 is_error: record.is_error,
             })
         }
+        NOTICED => {
+            let record: Noticed<'_> = take(kind, body)?;
+            // Of a kind that a newer one knows: it can be shown all the same.
+            let kind = NoticeKind::from_name(&record.kind).unwrap_or(NoticeKind::Reduced);
+            Event::Noticed(Notice { kind, message: record.message.into_owned() })
+        }
         STEP_ENDED => Event::StepEnded { usage: usage(&take(kind, body)?) },
         RESTARTED => Event::Restarted,
         ENDED => {
             let record: Ended<'_> = take(kind, body)?;
             let outcome = match (&*record.outcome, record.error) {
                 ("completed", _) => Outcome::Completed,
+                ("incomplete", _) => {
+                    let why = record.cause.as_deref().and_then(Incomplete::from_name);
+                    // What a newer one may say of it is no reason not to read its end.
+                    why.map_or(Outcome::Completed, Outcome::Incomplete)
+                }
                 ("aborted", _) => Outcome::Aborted(match record.cause.as_deref() {
                     Some("stopped") => Cause::Stopped,
                     Some("timed_out") => Cause::TimedOut,

@@ -112,14 +112,20 @@ pub(super) struct Tokens {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Ended<'a> {
-    /// `completed`, `aborted` or `failed`.
+    /// `completed`, `incomplete`, `aborted` or `failed`.
     pub(super) outcome: Cow<'a, str>,
-    /// What aborted it: `stopped` or `timed_out`.
+    /// What aborted it: `stopped` or `timed_out`; or why it is not complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cause: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<Failure<'a>>,
     pub(super) usage: Tokens,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Noticed<'a> {
+    pub(super) kind: Cow<'a, str>,
+    pub(super) message: Cow<'a, str>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -155,9 +155,12 @@ fn event() -> impl Strategy<Value = Event> {
         }),
         usage().prop_map(|usage| Event::StepEnded { usage }),
         Just(Event::Restarted),
+        (prop::sample::select(NoticeKind::ALL.to_vec()), ".{0,40}")
+            .prop_map(|(kind, message)| Event::Noticed(Notice::new(kind, message))),
         (
             prop_oneof![
                 Just(Outcome::Completed),
+                prop::sample::select(Incomplete::ALL.to_vec()).prop_map(Outcome::Incomplete),
                 proptest::sample::select(vec![Cause::Asked, Cause::Stopped, Cause::TimedOut])
                     .prop_map(Outcome::Aborted),
                 failed().prop_map(Outcome::Failed)

@@ -265,7 +265,9 @@ impl World {
                 assert_eq!(view.appended, whole, "also for those that append: {frame}");
             }
         } else {
-            assert_eq!(payload["state"], "final", "{frame}");
+            // An answer without a word is none, unless tools were called.
+            let is_empty = payload["state"] == "error" && whole.is_empty();
+            assert!(is_empty || payload["state"] == "final", "{frame}");
             assert_eq!(payload["message"]["content"][0]["text"].as_str().unwrap_or_default(), whole.trim());
             // What a restart made void stays with those that append where nothing came in its place.
             let is_void = is_restarted && view.appended.starts_with(&whole);

@@ -45,7 +45,7 @@ use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, RUNNING, TERMINATED};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
 use super::tools::TOOL_REQUEST;
 use super::wire::{self, Failure};
-use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Published};
+use crate::conversation::event::{Event, Forgotten, Incomplete, Logged, Outcome, Published};
 use crate::conversation::reply::UnderWay;
 use crate::conversation::transcript::STEP_JOINT;
 use crate::dialect::json::{json as to_json, put};
@@ -59,6 +59,7 @@ use crate::tools::call::ToolCall;
 pub(super) const SESSION_EVENTS: &[&str] = &[
     STREAM_START,
     STREAM_CHUNK,
+    STREAM_PROGRESS,
     STREAM_END,
     STREAM_ERROR,
     SESSION_CREATED,
@@ -71,6 +72,7 @@ pub(super) const SESSION_EVENTS: &[&str] = &[
 
 const STREAM_START: &str = "stream.start";
 const STREAM_CHUNK: &str = "stream.chunk";
+const STREAM_PROGRESS: &str = "stream.progress";
 const STREAM_END: &str = "stream.end";
 const STREAM_ERROR: &str = "stream.error";
 const SESSION_CREATED: &str = "session.created";
@@ -132,6 +134,29 @@ pub(super) const CHUNK: &[Field] = &[
     SESSION_SEQ,
 ];
 
+/// Why a prompt's answer ended: `max_tokens`, `refusal` and `content_filter` leave it incomplete.
+const STOP_REASONS: &[&str] = &["completed", "cancelled", "max_tokens", "refusal", "content_filter"];
+
+/// The payload of `stream.progress`.
+pub(super) const PROGRESS: &[Field] = &[
+    SESSION,
+    PROMPT,
+    required("streamId", NAME, "the prompt"),
+    required("requestId", NAME, "the prompt"),
+    required("index", COUNT, "its number in the session"),
+    required("message", TEXT, "what happened, for people"),
+    required(
+        "data",
+        Shape::Object(&[required(
+            "kind",
+            Shape::OneOf(&["retrying", "fallback", "incomplete", "reduced"]),
+            "a model is asked again; the next one is asked; the answer is cut; less was sent",
+        )]),
+        "what it is about",
+    ),
+    SESSION_SEQ,
+];
+
 /// The payload of `stream.end`.
 pub(super) const END: &[Field] = &[
     SESSION,
@@ -146,7 +171,7 @@ pub(super) const END: &[Field] = &[
     ),
     required(
         "metadata",
-        Shape::Object(&[required("stopReason", Shape::OneOf(&["completed", "cancelled"]), "why it ended")]),
+        Shape::Object(&[required("stopReason", Shape::OneOf(STOP_REASONS), "why it ended")]),
         "how it ended",
     ),
     SESSION_SEQ,
@@ -301,6 +326,12 @@ fn shared(session: &str, published: &Published) -> Words {
             words.push(status(RUNNING, Some(BUSY), None));
             words.push(stream(STREAM_START, json!({}), *seq));
         }
+        Event::Noticed(notice) => {
+            let data = json!({ "kind": notice.kind.name() });
+            let mut more = json!({ "data": data, "message": notice.message, "index": seq.0 });
+            (more["streamId"], more["requestId"]) = (json!(prompt), json!(prompt));
+            words.push(stream(STREAM_PROGRESS, more, *seq));
+        }
         Event::Restarted => {
             words.push(stream(STREAM_START, json!({ "metadata": { "restarted": true } }), *seq));
         }
@@ -313,13 +344,14 @@ fn shared(session: &str, published: &Published) -> Words {
             };
             words.push(match outcome {
                 Outcome::Completed => ended("completed"),
+                Outcome::Incomplete(why) => ended(stop_reason(*why)),
                 Outcome::Aborted(_) => ended("cancelled"),
                 Outcome::Failed(error) => {
                     stream(STREAM_ERROR, json!({ "error": Failure::of(error).to_value() }), first)
                 }
             });
             let became = match outcome {
-                Outcome::Completed => "completed",
+                Outcome::Completed | Outcome::Incomplete(_) => "completed",
                 Outcome::Aborted(_) => "cancelled",
                 Outcome::Failed(_) => "failed",
             };
@@ -356,6 +388,14 @@ fn shared(session: &str, published: &Published) -> Words {
         | Event::Cleared(Forgotten::Past | Forgotten::UpTo(_)) => {}
     }
     words
+}
+
+/// Why an answer is not complete, as the models that Wundr runs say it.
+const fn stop_reason(why: Incomplete) -> &'static str {
+    match why {
+        Incomplete::Length => "max_tokens",
+        Incomplete::Refusal | Incomplete::ContentFilter => why.name(),
+    }
 }
 
 fn session_status(

@@ -1,0 +1,50 @@
+//! What becomes of an answer besides what the model says, told to whoever waits for it.
+
+/// What a notice is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NoticeKind {
+    /// A model failed for a moment; it is asked again after a pause.
+    Retrying,
+    /// A model failed; the next one of the agent is asked.
+    Fallback,
+    /// The answer ended before it was complete.
+    Incomplete,
+    /// Less was sent than was to be: the model or its server can't take it.
+    Reduced,
+}
+
+impl NoticeKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Retrying, Self::Fallback, Self::Incomplete, Self::Reduced];
+
+    /// Its name, in the event log and in protocols.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Retrying => "retrying",
+            Self::Fallback => "fallback",
+            Self::Incomplete => "incomplete",
+            Self::Reduced => "reduced",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Something that whoever waits for an answer should know, and the model need not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What it is about.
+    pub kind: NoticeKind,
+    /// One sentence for people, in no provider's words: anybody who sees the session reads it.
+    pub message: String,
+}
+
+impl Notice {
+    /// A notice of this kind.
+    pub fn new(kind: NoticeKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}

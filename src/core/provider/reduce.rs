@@ -1,0 +1,118 @@
+//! Less of a request, where a model or its server can't take all of it.
+
+use super::fault::Fault;
+use super::notice::{Notice, NoticeKind};
+use super::{ChatMessage, ChatRequest};
+
+/// How often one request is made shorter: first the older half of the past is left out, then all of it.
+const SHORTENED_MAX: u32 = 2;
+
+/// What was left out of a request so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reduced {
+    shortened: u32,
+}
+
+impl Reduced {
+    /// Leaves out of `request` what this fault says can't be taken, the oldest first, and says so; none where
+    /// that does not help.
+    pub fn reduce(&mut self, request: &mut ChatRequest, fault: Fault) -> Option<Notice> {
+        let model = request.model.clone();
+        let told = |what: String| Some(Notice::new(NoticeKind::Reduced, what));
+        match fault {
+            Fault::ContextTooLong if self.shortened < SHORTENED_MAX => {
+                self.shortened += 1;
+                let left_out = shorten(&mut request.messages, self.shortened == SHORTENED_MAX)?;
+                let turns = if left_out == 1 { "turn was" } else { "turns were" };
+                told(format!(
+                    "the conversation is too long for {model}: the oldest {left_out} {turns} left out of what is sent"
+                ))
+            }
+            Fault::NoImages if request.leave_out_images() => {
+                told(format!("{model} can't see images: they are named to it instead"))
+            }
+            Fault::NoTools if !request.tools.is_empty() => {
+                let told = told(format!("{model} can't call tools: it is asked without"));
+                request.tools.clear();
+                told
+            }
+            _ => None,
+        }
+    }
+}
+
+impl ChatRequest {
+    /// Lets go of all images, which are named in their place. Whether there were any.
+    pub fn leave_out_images(&mut self) -> bool {
+        let mut any = false;
+        for message in &mut self.messages {
+            let ChatMessage::User { attachments, .. } = message else { continue };
+            for image in attachments.iter_mut().filter(|attachment| attachment.is_shown_image()) {
+                image.let_go();
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+/// Leaves out the older half of the past exchanges, by their number and at least one; or all of them. How many
+/// that were; none where there are none. What is under way stays whole.
+fn shorten(messages: &mut Vec<ChatMessage>, all: bool) -> Option<usize> {
+    let begins: Vec<usize> =
+        (0..messages.len()).filter(|at| matches!(messages[*at], ChatMessage::User { .. })).collect();
+    let past = begins.len().checked_sub(1).filter(|past| *past > 0)?;
+    let left_out = if all { past } else { past.div_ceil(2) };
+    messages.drain(..begins[left_out]);
+    Some(left_out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{echo, file, request};
+    use super::*;
+    use crate::tools::call::ToolResult;
+
+    fn said(text: &str) -> ChatMessage {
+        ChatMessage::Assistant { text: text.into(), calls: Vec::new(), thoughts: Vec::new() }
+    }
+
+    #[test]
+    fn the_oldest_turns_are_left_out_and_never_what_is_under_way() {
+        let result = ToolResult { call: "c".into(), content: "r".into(), is_error: false };
+        let under_way =
+            [ChatMessage::user("now"), said("let me see"), ChatMessage::ToolResults(vec![result])];
+        let past = (0..3).flat_map(|n| [ChatMessage::user(format!("q{n}")), said("a")]);
+        let mut asked = request("m", past.chain(under_way.clone()).collect());
+        let mut reduced = Reduced::default();
+        let notice = reduced.reduce(&mut asked, Fault::ContextTooLong).unwrap();
+        assert!(notice.message.contains("the oldest 2 turns were left out"), "{notice:?}");
+        assert_eq!(asked.messages[0], ChatMessage::user("q2"));
+        let notice = reduced.reduce(&mut asked, Fault::ContextTooLong).unwrap();
+        assert!(notice.message.contains("the oldest 1 turn was left out"), "{notice:?}");
+        assert_eq!(asked.messages, under_way);
+        assert_eq!(reduced.reduce(&mut asked, Fault::ContextTooLong), None);
+        assert_eq!(Reduced::default().reduce(&mut asked, Fault::ContextTooLong), None, "nothing is left");
+        assert_eq!(asked.messages, under_way);
+    }
+
+    #[test]
+    fn images_and_tools_are_left_out_once() {
+        let image = file("a.png", b"\x89PNG\r\n\x1a\n");
+        let user =
+            ChatMessage::User { text: "look".into(), attachments: vec![image, file("a.txt", b"text")] };
+        let mut asked = request("m", vec![user]);
+        asked.tools.push(echo());
+        let mut reduced = Reduced::default();
+        for fault in [Fault::NoImages, Fault::NoTools] {
+            assert!(reduced.reduce(&mut asked, fault).is_some(), "{}", fault.name());
+            assert_eq!(reduced.reduce(&mut asked, fault), None, "{}: again", fault.name());
+        }
+        assert!(asked.tools.is_empty());
+        let ChatMessage::User { attachments, .. } = &asked.messages[0] else { panic!() };
+        assert!(attachments[0].data().is_empty() && !attachments[1].data().is_empty());
+        for fault in [Fault::BadRequest, Fault::Overloaded, Fault::Auth] {
+            assert_eq!(reduced.reduce(&mut asked, fault), None);
+        }
+    }
+}
