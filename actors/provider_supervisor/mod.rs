@@ -312,7 +312,7 @@ impl ProviderSupervisor {
 
     /// Puts the models that are left alone for now behind the first one that is not. Where all are, they are
     /// asked as ever: an answer may come.
-    fn pass_over(&mut self, candidates: &mut Vec<Candidate>) -> Vec<Notice> {
+    fn pass_over(&mut self, candidates: &mut [Candidate]) -> Vec<Notice> {
         let now = clock::now();
         let admitted =
             candidates.iter().position(|candidate| self.breakers.admits(now, &candidate.model_ref()));
@@ -368,6 +368,16 @@ impl ProviderSupervisor {
         self.failing.iter().filter(move |(_, failing)| now.since(failing.at) < FAILING_FOR)
     }
 
+    /// A model that answered once it was asked without tools can't call any. What it said alone is no proof: it
+    /// may repeat a prompt.
+    fn learn_of_tools(&mut self, first: &Outcome, then: &Outcome) {
+        let is_refused = matches!(first.failed, Some((_, Fault::NoTools)));
+        let is_same = first.model == then.model && then.failed.is_none();
+        if is_refused && is_same && self.toolless.len() < TOOLLESS_MAX {
+            self.toolless.insert(first.model.clone());
+        }
+    }
+
     fn came_out(&mut self, Outcome { model, at, failed }: Outcome) {
         let (provider, is_known) = (model.provider.clone(), self.endpoints.contains_key(&model.provider));
         match &failed {
@@ -378,9 +388,6 @@ impl ProviderSupervisor {
                     _ => None,
                 };
                 self.breakers.failed(at, &model, *fault, wanted);
-                if *fault == Fault::NoTools && self.toolless.len() < TOOLLESS_MAX {
-                    self.toolless.insert(model);
-                }
             }
             Some(_) => {}
         }
@@ -478,6 +485,9 @@ impl Handler<Settle> for ProviderSupervisor {
         }
         self.used += usage;
         self.meter.settle(clock::now(), settle.reservation, usage);
+        for pair in settle.outcomes.windows(2) {
+            self.learn_of_tools(&pair[0], &pair[1]);
+        }
         for outcome in settle.outcomes {
             self.came_out(outcome);
         }

@@ -40,6 +40,10 @@ pub(super) trait Renderer {
     fn entered(&mut self) {}
     /// Something about the conversation; may have several lines.
     fn note(&mut self, text: &str);
+    /// What becomes of the answer besides its text: a model is asked again, the answer is cut.
+    fn notice(&mut self, _kind: &str, message: &str) {
+        self.note(message);
+    }
     /// Something went wrong.
     fn error(&mut self, text: &str);
     /// Whether thoughts are shown at all.

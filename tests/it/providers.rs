@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, Stream};
 use crate::support::daemon::{self, Daemon};
+use crate::support::openclaw;
 use crate::support::upstream::{Turn, Upstream};
 use crate::support::wait_for;
+use crate::support::wundr::Wundr;
 
 const KINDS: [&str; 2] = ["anthropic", "openai"];
 
@@ -461,7 +463,9 @@ fn prompts_that_fail_do_not_push_the_conversation_out_of_the_context() {
         }
         let expected = ["the word is heliotrope", "Noted.", "what was the word?"];
         client.chat("ada", "what was the word?");
-        assert_eq!(last_messages(&upstream).iter().map(text).collect::<Vec<_>>(), expected, "{kind}");
+        let told: Vec<String> = last_messages(&upstream).iter().map(text).collect();
+        assert_eq!(told[..3], expected, "{kind}");
+        assert_eq!((told.len(), told[3].as_str()), (2 + 2 * 5 + 1, "(not answered)"), "{kind}: {told:?}");
         let daemon = daemon.restart();
         Client::connect(daemon.address).chat("ada", "and again?");
         assert_eq!(text(&last_messages(&upstream)[0]), expected[0], "{kind}: after a restart");
@@ -585,5 +589,95 @@ fn the_key_is_seen_by_the_provider_alone() {
                 }
             }
         }
+    }
+}
+
+/// Asked again after an overload, and then cut: in every protocol's words.
+#[test]
+fn what_becomes_of_an_answer_is_told_in_every_protocol() {
+    const AGAIN: &str = "up/test-model is overloaded: it is asked again in 1 s";
+    const CUT: &str = "the answer was cut at 4096 tokens, the most it may have";
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        let again =
+            || upstream.then(Turn::Status(503, None, String::new())).then(Turn::Short("so far".into()));
+        let config = config(kind, &upstream.base_url()).replace("retries = 0", "retries = 1");
+        let daemon = Daemon::with_env(&config, &[("UP_KEY", KEY)]);
+
+        again();
+        let (status, out, said) = daemon.run(&["chat", "--json", "hi"]);
+        assert_eq!(status, 0, "{kind}: {said}");
+        let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let told: Vec<_> = lines.iter().filter(|line| line["event"] == "notice").collect();
+        assert_eq!(
+            told,
+            [
+                &json!({ "event": "notice", "kind": "retrying", "message": AGAIN }),
+                &json!({ "event": "notice", "kind": "incomplete", "message": CUT }),
+            ],
+            "{kind}: {out}"
+        );
+
+        // The seed's client, who knows nothing of notices.
+        again();
+        let answer = Client::connect(daemon.address).chat("ada", "hi");
+        assert_eq!(answer.events(), ["text", "usage", "done"], "{kind}: {answer:?}");
+        assert_eq!(
+            answer.data("done").next(),
+            Some(&json!({ "stop_reason": "length" })),
+            "{kind}: {answer:?}"
+        );
+
+        again();
+        let mut client = Wundr::connect(daemon.address);
+        let session = client.call(
+            "session.create",
+            json!({ "orchestratorId": "o", "sessionType": "ruflo",
+            "task": { "type": "general", "description": "talk" } }),
+        );
+        let accepted = client.call("prompt.submit", json!({ "sessionId": session["id"], "prompt": "hi" }));
+        let (text, end) = client.answer_of(accepted["promptId"].as_str().unwrap());
+        assert_eq!(
+            (text.as_str(), &end["payload"]["metadata"]["stopReason"]),
+            ("so far", &json!("max_tokens"))
+        );
+        let told: Vec<&String> =
+            client.seen().iter().filter(|frame| frame.contains(r#""event":"stream.progress""#)).collect();
+        assert!(told.len() == 2 && told[0].contains(AGAIN) && told[1].contains(CUT), "{kind}: {told:?}");
+
+        again();
+        let mut client = openclaw::connect(daemon.address, 3);
+        let params = json!({ "sessionKey": "main", "message": "hi", "idempotencyKey": "k" });
+        openclaw::call(&mut client, "chat.send", params);
+        let end = client.find(|frame| frame["event"] == "chat" && frame["payload"]["state"] == "final");
+        assert_eq!(end["payload"]["stopReason"], "length", "{kind}: {end}");
+        let told =
+            client.seen().iter().filter(|frame| frame.contains("\"lifecycle\"") && frame.contains(AGAIN));
+        assert_eq!(told.count(), 1, "{kind}: {:#?}", client.seen());
+    }
+}
+
+#[test]
+fn a_prompt_that_failed_is_known_to_the_next_one_and_a_cut_answer_marked() {
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        let (_daemon, mut client) = start(kind, &upstream).and(Client::connect);
+        upstream.then(Turn::Status(500, None, String::new()));
+        assert_failed(&client.chat("ada", "name a heron"), kind);
+        upstream.then(Turn::Short("A grey".into()));
+        client.chat("ada", "try again");
+        client.chat("ada", "go on");
+        let messages = last_messages(&upstream);
+        assert_eq!(
+            roles(&messages),
+            ["user", "assistant", "user", "assistant", "user"],
+            "{kind}: {messages:?}"
+        );
+        let texts: Vec<String> = messages.iter().map(text).collect();
+        assert_eq!(
+            texts,
+            ["name a heron", "(not answered)", "try again", "A grey\n[cut off here]", "go on"],
+            "{kind}"
+        );
     }
 }

@@ -31,6 +31,9 @@ pub enum Turn {
     Status(u16, Option<u32>, String),
     /// Answers 200 with a page instead of a stream.
     Page(String),
+    /// Says the text and ends properly, because it reached the most tokens it may write.
+    #[allow(dead_code, reason = "the daemon's tests use it")]
+    Short(String),
     /// Says the text, then ends the response in good order without the end marker.
     Cut(String),
     /// Says the text, then closes the connection within the response.
@@ -278,6 +281,7 @@ async fn answer(
         Turn::Say(pieces) | Turn::Slowly(pieces) => (pieces.clone(), vec![]),
         Turn::Call(text, calls) => (say(text), calls.clone()),
         Turn::EndLate(text)
+        | Turn::Short(text)
         | Turn::Cut(text)
         | Turn::Reset(text)
         | Turn::Garbage(text)
@@ -338,7 +342,11 @@ async fn answer(
         }
         Turn::HangBody(_) => return hang(state, stream).await,
         _ => {
-            for event in ending {
+            for mut event in ending {
+                if matches!(turn, Turn::Short(_)) {
+                    let finish = event.replace(r#""finish_reason":"stop""#, r#""finish_reason":"length""#);
+                    event = finish.replace(r#""end_turn""#, r#""max_tokens""#);
+                }
                 write(state, stream, &event, chunked).await?;
             }
         }

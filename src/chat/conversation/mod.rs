@@ -417,6 +417,18 @@ mod tests {
     }
 
     #[test]
+    fn what_becomes_of_an_answer_is_told_while_one_waits_for_it() {
+        let mut seen = Seen::new(Conversation::default());
+        seen.prompt("r", "x");
+        seen.take();
+        let (kind, message) =
+            ("retrying".to_owned(), "p/m is overloaded: it is asked again in 2 s".to_owned());
+        seen.told("r", StreamEvent::Notice { kind, message });
+        seen.text("r", "here");
+        assert_eq!(seen.take(), ["note p/m is overloaded: it is asked again in 2 s", "here"]);
+    }
+
+    #[test]
     fn in_private_only_ones_own_counts() {
         let mut seen = Seen::new(Conversation::private());
         let now = seen.now;

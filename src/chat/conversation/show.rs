@@ -121,6 +121,7 @@ impl Conversation {
                 }
                 output.renderer.void_step();
             }
+            StreamEvent::Notice { kind, message } if !is_past => output.renderer.notice(&kind, &message),
             StreamEvent::Error(why) => run.failure = Some(why),
             // What is not about a run was shown before.
             _ => {}

@@ -120,6 +120,13 @@ pub enum StreamEvent {
     },
     /// The daemon was restarted within a step: its text so far is void and comes anew.
     Restart,
+    /// What becomes of the answer besides its text: a model is asked again, the next one is asked, the answer is cut.
+    Notice {
+        /// `retrying`, `fallback`, `incomplete` or `reduced`.
+        kind: String,
+        /// A sentence for people.
+        message: String,
+    },
     /// The run failed; [`ABORTED`] where somebody ended it.
     Error(String),
     /// Nothing of the run follows.
@@ -495,6 +502,7 @@ fn stream_event(event: &str, data: Value) -> StreamEvent {
             output_tokens: number("output_tokens"),
         },
         "restart" => StreamEvent::Restart,
+        "notice" => StreamEvent::Notice { kind: field("kind"), message: field("message") },
         "error" => StreamEvent::Error(said(&data)),
         "done" => StreamEvent::Done,
         _ => StreamEvent::Unknown,
