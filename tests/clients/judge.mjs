@@ -308,6 +308,14 @@ async function sessions(boss) {
   await boss.call("session.list", { status: "terminated" });
 }
 
+// Whose first model cannot be reached: what is done about it is told.
+async function fallback(boss) {
+  const { id } = await session(boss, { orchestratorId: "hasty" });
+  const promptId = await boss.submit(id, "hello");
+  await boss.event("stream.progress", (payload) => payload.promptId === promptId);
+  await boss.over(promptId);
+}
+
 // Calls that wait, decided by somebody who may do nothing else.
 async function approvals(boss, approver, sessionId) {
   const ask = async (input) => {
@@ -544,6 +552,8 @@ async function judge() {
   await boss.call("health.status");
   await clawmux("drain", "--off");
   await boss.event("health.status", ({ status }) => status === "running");
+  await fallback(boss);
+  await boss.event("health.status", ({ status }) => status === "degraded");
   for (const connection of [boss, approver]) {
     if (connection.strays.length) told.bad.push(`answers that nobody asked for: ${JSON.stringify(connection.strays)}`);
     connection.socket.close();
