@@ -182,7 +182,7 @@ impl Attempt {
             Some(wire) if self.finished => wire,
             // Of an answer that is not complete the wire tells the input, and little of the output.
             Some(wire) => Usage { output_tokens: wire.output_tokens.max(streamed), ..wire },
-            None => Usage { input_tokens: input_estimate, output_tokens: streamed },
+            None => Usage::new(input_estimate, streamed),
         }
     }
 }

@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn there_is_an_end_to_labels_and_they_are_escaped() {
         let meters = Meters::default();
-        let usage = Usage { input_tokens: 2, output_tokens: 3 };
+        let usage = Usage::new(2, 3);
         meters.spent("p", "a\"b\\c\nd", usage);
         assert!(told(&meters).contains(r#"model="a\"b\\c\nd",direction="output"} 3"#), "{}", told(&meters));
         for n in 0..SERIES_MAX {

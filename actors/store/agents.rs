@@ -317,7 +317,7 @@ mod tests {
             turns_completed: 3,
             task_turns: 2,
             answer: Some("so".into()),
-            usage: Usage { input_tokens: 7, output_tokens: 8 },
+            usage: Usage::new(7, 8),
             created: Timestamp::from_millis(1),
             updated: Timestamp::from_millis(2),
         }

@@ -49,8 +49,19 @@ pub(super) trait Columns {
         Ok(self.number_if_any(column)?.map(Timestamp::from_millis))
     }
 
+    /// From columns where what was cached is not kept apart.
     fn usage(&self, input: impl RowIndex, output: impl RowIndex) -> rusqlite::Result<Usage> {
-        Ok(Usage { input_tokens: self.number(input)?, output_tokens: self.number(output)? })
+        Ok(Usage::new(self.number(input)?, self.number(output)?))
+    }
+
+    /// From four columns in the order of [`Usage`]'s fields, `first` and those after it.
+    fn cached_usage(&self, first: usize) -> rusqlite::Result<Usage> {
+        Ok(Usage {
+            input_tokens: self.number(first)?,
+            output_tokens: self.number(first + 1)?,
+            cache_read_tokens: self.number(first + 2)?,
+            cache_write_tokens: self.number(first + 3)?,
+        })
     }
 
     fn owner(&self, column: impl RowIndex) -> rusqlite::Result<Owner> {

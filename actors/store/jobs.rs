@@ -243,7 +243,7 @@ impl Writer {
             FiringState::Skipped(why) => (None, Some(why.as_str())),
         };
         let (job, scheduled) = (firing.job.as_str(), time(firing.scheduled));
-        let Usage { input_tokens, output_tokens } = firing.usage;
+        let Usage { input_tokens, output_tokens, .. } = firing.usage;
         let changed = self
             .cached(
                 "UPDATE firings SET ended = ?3, state = ?4, code = ?5, why = ?6, missed = ?7, run = ?8, text = ?9,
@@ -421,7 +421,7 @@ mod tests {
 
     fn over(firing: Firing, state: FiringState) -> Firing {
         let ended = Some(firing.begun.after(Duration::from_millis(9)));
-        let usage = Usage { input_tokens: 3, output_tokens: 4 };
+        let usage = Usage::new(3, 4);
         Firing { ended, state, run: Some("r".into()), text: Some("done".into()), usage, ..firing }
     }
 

@@ -72,13 +72,19 @@ impl Change for RecordUsage {
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
         let Self(record) = self;
-        let input = integer(record.usage.input_tokens.min(TOKENS_MAX));
-        let output = integer(record.usage.output_tokens.min(TOKENS_MAX));
+        let [input, output, cache_read, cache_write] = [
+            record.usage.input_tokens,
+            record.usage.output_tokens,
+            record.usage.cache_read_tokens,
+            record.usage.cache_write_tokens,
+        ]
+        .map(|tokens| integer(tokens.min(TOKENS_MAX)));
         writer.figures.tokens_used.fetch_add(record.usage.total(), Relaxed);
         writer
             .cached(
-                "INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens, at)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens,
+                 cache_read_tokens, cache_write_tokens, at)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?
             .execute(params![
                 record.session.as_str(),
@@ -88,13 +94,25 @@ impl Change for RecordUsage {
                 record.model,
                 input,
                 output,
+                cache_read,
+                cache_write,
                 time(record.at),
             ])?;
-        writer.cached(
-            "INSERT INTO usage_days (day, input_tokens, output_tokens) VALUES (?1, ?2, ?3)
-             ON CONFLICT (day) DO UPDATE SET input_tokens = input_tokens + ?2, output_tokens = output_tokens + ?3",
-        )?
-        .execute(params![integer(record.at.as_millis() / DAY_MS), input, output])?;
+        writer
+            .cached(
+                "INSERT INTO usage_days (day, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
+             VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (day) DO UPDATE SET input_tokens = input_tokens + ?2,
+                 output_tokens = output_tokens + ?3, cache_read_tokens = cache_read_tokens + ?4,
+                 cache_write_tokens = cache_write_tokens + ?5",
+            )?
+            .execute(params![
+                integer(record.at.as_millis() / DAY_MS),
+                input,
+                output,
+                cache_read,
+                cache_write
+            ])?;
         writer.cached("UPDATE runs SET provider = ?1, model = ?2 WHERE run = ?3")?.execute(params![
             record.provider,
             record.model,
@@ -102,10 +120,11 @@ impl Change for RecordUsage {
         ])?;
         writer
             .cached(
-                "UPDATE sessions SET input_tokens = input_tokens + ?1, output_tokens = output_tokens + ?2
-             WHERE key = ?3",
+                "UPDATE sessions SET input_tokens = input_tokens + ?1, output_tokens = output_tokens + ?2,
+                 cache_read_tokens = cache_read_tokens + ?3, cache_write_tokens = cache_write_tokens + ?4
+             WHERE key = ?5",
             )?
-            .execute(params![input, output, record.session.as_str()])?;
+            .execute(params![input, output, cache_read, cache_write, record.session.as_str()])?;
         Ok(())
     }
 }
@@ -117,14 +136,17 @@ impl Query for UsageSince {
             let sum = |since: Timestamp| {
                 let day = since.as_millis().div_ceil(DAY_MS);
                 tx.prepare_cached(
-                    "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0) FROM (
-                        SELECT input_tokens, output_tokens FROM usage_days WHERE day >= ?1
+                    "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0),
+                         coalesce(sum(cache_read_tokens), 0), coalesce(sum(cache_write_tokens), 0) FROM (
+                        SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens
+                            FROM usage_days WHERE day >= ?1
                         UNION ALL
-                        SELECT input_tokens, output_tokens FROM usage WHERE at >= ?2 AND at < ?3)",
+                        SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens
+                            FROM usage WHERE at >= ?2 AND at < ?3)",
                 )?
                 .query_row(
                     params![integer(day), integer(since.as_millis()), integer(day.saturating_mul(DAY_MS))],
-                    |row| row.usage(0, 1),
+                    |row| row.cached_usage(0),
                 )
             };
             Ok(UsageTotals { day: sum(self.day_start)?, month: sum(self.month_start)? })
@@ -136,7 +158,8 @@ impl Query for UsageDays {
     fn answer(self, reader: &mut Reader) -> Self::Result {
         reader.view(None, |tx, _| {
             let mut statement = tx.prepare_cached(
-                "SELECT at / ?1 AS day, provider, model, sum(input_tokens), sum(output_tokens), count(*)
+                "SELECT at / ?1 AS day, provider, model, count(*), sum(input_tokens), sum(output_tokens),
+                     sum(cache_read_tokens), sum(cache_write_tokens)
                  FROM usage WHERE at >= ?2 GROUP BY day, provider, model ORDER BY day DESC, provider, model LIMIT ?3",
             )?;
             let since = self.since.as_millis() / DAY_MS * DAY_MS;
@@ -146,8 +169,8 @@ impl Query for UsageDays {
                     Ok(DayUsage {
                         day: Timestamp::from_millis(row.number(0)? * DAY_MS),
                         model: ModelRef { provider: row.get(1)?, model: row.get(2)? },
-                        usage: row.usage(3, 4)?,
-                        calls: row.number(5)?,
+                        usage: row.cached_usage(4)?,
+                        calls: row.number(3)?,
                     })
                 },
             )?;
@@ -172,16 +195,17 @@ impl Query for UsageBy {
         };
         reader.view(None, |tx, _| {
             let mut statement = tx.prepare_cached(&format!(
-                "SELECT {of} AS of, sum(input_tokens), sum(output_tokens), count(*), max(at)
+                "SELECT {of} AS of, count(*), max(at), sum(input_tokens), sum(output_tokens),
+                     sum(cache_read_tokens), sum(cache_write_tokens)
                  FROM usage WHERE at >= ?1 GROUP BY of ORDER BY {order} LIMIT ?2"
             ))?;
             let limit = integer(self.limit);
             let rows = statement.query_map(params![integer(self.since.as_millis()), limit], |row| {
                 Ok(UsageShare {
                     of: row.get(0)?,
-                    usage: row.usage(1, 2)?,
-                    calls: row.number(3)?,
-                    last: row.at(4)?,
+                    usage: row.cached_usage(3)?,
+                    calls: row.number(1)?,
+                    last: row.at(2)?,
                 })
             })?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)

@@ -176,7 +176,7 @@ async fn text_and_usage_in_both_formats() {
             start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
         let (deltas, result) = ask(&supervisor, "hi").await;
         assert_eq!(result, Ok(()), "{kind}");
-        let usage = Usage { input_tokens: 20, output_tokens: 2 };
+        let usage = Usage::new(20, 2);
         assert_eq!(
             deltas,
             [
@@ -218,7 +218,7 @@ async fn streams_in_pieces_of_any_size_read_the_same() {
                 let id = format!("{prefix}_{at}").into();
                 Delta::ToolCall(ToolCall { id, name: "echo".into(), input })
             };
-            let usage = Some(Usage { input_tokens: 20, output_tokens: 3 });
+            let usage = Some(Usage::new(20, 3));
             assert_eq!(
                 deltas,
                 [
@@ -754,7 +754,7 @@ async fn budgets_refuse_clamp_and_settle() {
     let (supervisor, _records) = start(bounded, Deadlines::default());
 
     let mut spent = chat("hi");
-    spent.account = Account::new(Usage { input_tokens: 9_000, output_tokens: 990 });
+    spent.account = Account::new(Usage::new(9_000, 990));
     let error = supervisor.send(spent).await.unwrap().unwrap_err();
     assert_eq!(
         (error.code, error.message.as_str()),

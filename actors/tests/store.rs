@@ -56,7 +56,7 @@ fn text(piece: &str) -> Event {
 }
 
 fn step_ended() -> Event {
-    Event::StepEnded { usage: Usage { input_tokens: 1, output_tokens: 2 } }
+    Event::StepEnded { usage: Usage::new(1, 2) }
 }
 
 fn ended(outcome: Outcome) -> Event {
@@ -659,12 +659,12 @@ async fn usage_is_summed_by_session_and_since_a_time() {
             agent: "main".into(),
             provider: "offline".into(),
             model: "m".into(),
-            usage: Usage { input_tokens, output_tokens: 2 * input_tokens },
+            usage: Usage::new(input_tokens, 2 * input_tokens),
             at: Timestamp::from_millis(at),
         };
         ask(&store, RecordUsage(record)).await;
     }
-    let usage = |input_tokens| Usage { input_tokens, output_tokens: 2 * input_tokens };
+    let usage = |input_tokens| Usage::new(input_tokens, 2 * input_tokens);
     assert_eq!(load(&store, &key("a"), 0).await.unwrap().spent, usage(11));
     let since = async |at| {
         let at = Timestamp::from_millis(at);

@@ -235,7 +235,10 @@ fn what_was_spent_is_added_up_and_stands_against_the_budgets() {
         let (read, written) = client.chat(name, "count this").usage();
         (input, output) = (input + read, output + written);
     }
-    let spent = json!({"input_tokens": input, "output_tokens": output, "tokens": input + output});
+    let spent = json!({
+        "input_tokens": input, "output_tokens": output, "tokens": input + output,
+        "cache_read_tokens": 0, "cache_write_tokens": 0,
+    });
     let usage = eventually("all to be counted", || {
         let usage = daemon.json_of(&["usage"]);
         (usage["today"] == spent).then_some(usage)

@@ -143,9 +143,12 @@ impl Query for Describe {
     fn answer(self, reader: &mut Reader) -> Self::Result {
         reader.view(None, |tx, _| {
             let found = tx
-                .prepare_cached("SELECT owner, input_tokens, output_tokens FROM sessions WHERE key = ?")?
+                .prepare_cached(
+                    "SELECT owner, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens
+                     FROM sessions WHERE key = ?",
+                )?
                 .query_row([self.session.as_str()], |row| {
-                    Ok(Described { owner: row.owner(0)?, spent: row.usage(1, 2)? })
+                    Ok(Described { owner: row.owner(0)?, spent: row.cached_usage(1)? })
                 })
                 .optional()?;
             Ok(found)

@@ -63,19 +63,20 @@ impl Query for Load {
         reader.view(Some(text), |tx, streaming| {
             let found = tx
                 .prepare_cached(
-                    "SELECT id, head, reserved, input_tokens, output_tokens, cleared, settings
+                    "SELECT id, head, reserved, cleared, settings,
+                         input_tokens, output_tokens, cache_read_tokens, cache_write_tokens
                      FROM sessions WHERE key = ?",
                 )?
                 .query_row([self.session.as_str()], |row| {
                     let loaded = Loaded {
                         head: row.seq(1)?,
                         reserved: row.seq(2)?,
-                        spent: row.usage(3, 4)?,
+                        spent: row.cached_usage(5)?,
                         settings: Settings::default(),
                         events: Vec::new(),
                         aside: Vec::new(),
                     };
-                    Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(5)?, row.get::<_, Vec<u8>>(6)?))
+                    Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(3)?, row.get::<_, Vec<u8>>(4)?))
                 })
                 .optional()?;
             let Some((session, mut loaded, cleared, settings)) = found else { return Ok(None) };

@@ -199,18 +199,19 @@ fn bytes(row: &SessionRow) -> usize {
 /// The session of a row of the table; what its next run will ask is not filled in.
 pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<SessionRow, Failure> {
     let mut statement = tx.prepare_cached(
-        "SELECT key, owner, settings, created, updated, head, conversation, input_tokens - input_before,
-                 output_tokens - output_before, title, preview, closed, outcome,
+        "SELECT key, owner, settings, created, updated, head, conversation, title, preview, closed, outcome,
                  (SELECT count(*) FROM runs INDEXED BY runs_past
                   WHERE session = sessions.id AND progress = 2 AND ended IS NOT NULL),
                  EXISTS (SELECT 1 FROM runs INDEXED BY runs_unfinished
-                  WHERE session = sessions.id AND ended IS NULL AND waits > 0)
+                  WHERE session = sessions.id AND ended IS NULL AND waits > 0),
+                 input_tokens - input_before, output_tokens - output_before,
+                 cache_read_tokens - cache_read_before, cache_write_tokens - cache_write_before
              FROM sessions WHERE id = ?",
     )?;
     let mut rows = statement.query([id])?;
     let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let running = running(tx, id)?;
-    let (closed, outcome, paused): (bool, i64, bool) = (row.get(11)?, row.get(12)?, row.get(14)?);
+    let (closed, outcome, paused): (bool, i64, bool) = (row.get(9)?, row.get(10)?, row.get(12)?);
     let state = match outcome {
         _ if closed => SessionState::Closed,
         _ if paused => SessionState::Paused,
@@ -228,16 +229,16 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
         owner: row.owner(1)?,
         settings: record::read_settings(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?)?,
         state,
-        answered: row.number(13)?,
+        answered: row.number(11)?,
         model: None,
         created: row.at(3)?,
         updated: row.at(4)?,
         running,
         last_run: last_run(tx, id)?,
-        usage: row.usage(7, 8)?,
+        usage: row.cached_usage(13)?,
         head: row.seq(5)?,
-        title: text(9)?,
-        last_message: text(10)?,
+        title: text(7)?,
+        last_message: text(8)?,
     })
 }
 

@@ -408,8 +408,9 @@ impl Writer {
         }
         if forgotten == Forgotten::Conversation {
             self.cached(
-                "UPDATE sessions SET reset = ?1, input_before = input_tokens, output_before = output_tokens,
-                     outcome = 0
+                "UPDATE sessions SET reset = ?1, outcome = 0,
+                     input_before = input_tokens, output_before = output_tokens,
+                     cache_read_before = cache_read_tokens, cache_write_before = cache_write_tokens
                  WHERE id = ?2",
             )?
             .execute([seq, row])?;

@@ -493,13 +493,15 @@ impl Answer {
         }
     }
 
-    /// Cached tokens were read by the model like any other.
+    /// The wire's input is what has nothing to do with the cache: the three together are what the model read.
     pub(super) fn usage(&self) -> Option<Usage> {
         let wire = self.usage?;
         let input = [wire.input_tokens, wire.cache_creation_input_tokens, wire.cache_read_input_tokens];
         Some(Usage {
             input_tokens: input.into_iter().flatten().fold(0, u64::saturating_add),
             output_tokens: wire.output_tokens.unwrap_or_default(),
+            cache_read_tokens: wire.cache_read_input_tokens.unwrap_or_default(),
+            cache_write_tokens: wire.cache_creation_input_tokens.unwrap_or_default(),
         })
     }
 }
@@ -551,7 +553,7 @@ mod tests {
             call("toolu_02", "clock", json!({})),
             Delta::Finished {
                 stop: Stop::ToolUse,
-                usage: Some(Usage { input_tokens: 592, output_tokens: 89 }),
+                usage: Some(Usage { cache_read_tokens: 20, cache_write_tokens: 100, ..Usage::new(592, 89) }),
             },
         ];
         every_split(STREAM, &(expected, Ok(())), decode);
@@ -590,7 +592,10 @@ mod tests {
         assert_eq!(decoder.usage(), None);
         let start = &STREAM[..STREAM.find("event: ping").unwrap()];
         decoder.push(start.as_bytes(), &mut Vec::new()).unwrap();
-        assert_eq!(decoder.usage(), Some(Usage { input_tokens: 592, output_tokens: 2 }));
+        assert_eq!(
+            decoder.usage(),
+            Some(Usage { cache_read_tokens: 20, cache_write_tokens: 100, ..Usage::new(592, 2) })
+        );
     }
 
     #[test]
@@ -652,10 +657,7 @@ mod tests {
             Delta::Sealed(SignatureData::Redacted("EmwKAhgBEgy3va3pzix".into())),
             Delta::Text("Let me see.".into()),
             call("toolu_01", "gcd", json!({})),
-            Delta::Finished {
-                stop: Stop::ToolUse,
-                usage: Some(Usage { input_tokens: 10, output_tokens: 89 }),
-            },
+            Delta::Finished { stop: Stop::ToolUse, usage: Some(Usage::new(10, 89)) },
         ];
         every_split(THINKING, &(expected, Ok(())), decode);
         every_cut(THINKING, r#"{"type":"message_stop"}"#, decode);

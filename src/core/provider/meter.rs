@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn used(input_tokens: u64, output_tokens: u64) -> Usage {
-        Usage { input_tokens, output_tokens }
+        Usage::new(input_tokens, output_tokens)
     }
 
     #[test]

@@ -283,10 +283,7 @@ impl<'a> Answer<'a> {
     }
 
     fn end(mut self, stop: Stop) -> Plan {
-        let usage = Usage {
-            input_tokens: input_tokens(self.request),
-            output_tokens: estimate_tokens(self.output_bytes),
-        };
+        let usage = Usage::new(input_tokens(self.request), estimate_tokens(self.output_bytes));
         let stop = if self.full { Stop::MaxTokens } else { stop };
         let delta = Ok(Delta::Finished { stop, usage: Some(usage) });
         self.steps.push(Step { after: Duration::ZERO, delta });

@@ -337,12 +337,35 @@ struct FunctionFragment<'a> {
     arguments: Option<Text<'a>>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Deserialize)]
 struct WireUsage {
     #[serde(default)]
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: u64,
+    /// OpenAI's place for what was cached, and of most who imitate it.
+    #[serde(default)]
+    prompt_tokens_details: Value,
+    /// DeepSeek's.
+    #[serde(default)]
+    prompt_cache_hit_tokens: Value,
+    /// LiteLLM's, of what a model behind it put into a cache.
+    #[serde(default)]
+    cache_creation_input_tokens: Value,
+}
+
+impl WireUsage {
+    /// Here the input is all that the model read. No more of it can have been cached, whatever is said.
+    fn usage(&self) -> Usage {
+        let cached = self.prompt_tokens_details["cached_tokens"].as_u64();
+        let read = cached.or(self.prompt_cache_hit_tokens.as_u64()).unwrap_or(0).min(self.prompt_tokens);
+        let written = self.cache_creation_input_tokens.as_u64().unwrap_or(0);
+        Usage {
+            cache_read_tokens: read,
+            cache_write_tokens: written.min(self.prompt_tokens - read),
+            ..Usage::new(self.prompt_tokens, self.completion_tokens)
+        }
+    }
 }
 
 /// A tool call as far as it was sent.
@@ -387,8 +410,7 @@ impl Answer {
             return Err(progress.reported(&failure));
         }
         if let Some(usage) = wire.usage {
-            self.usage =
-                Some(Usage { input_tokens: usage.prompt_tokens, output_tokens: usage.completion_tokens });
+            self.usage = Some(usage.usage());
         }
         let Some(choice) = wire.choices.0 else { return Ok(()) };
         if let Some(delta) = choice.delta {
@@ -514,7 +536,7 @@ mod tests {
             call("call_b", "clock", json!({})),
             Delta::Finished {
                 stop: Stop::ToolUse,
-                usage: Some(Usage { input_tokens: 82, output_tokens: 17 }),
+                usage: Some(Usage { cache_read_tokens: 64, ..Usage::new(82, 17) }),
             },
         ];
         every_split(STREAM, &(expected, Ok(())), decode);
@@ -567,8 +589,38 @@ mod tests {
             "choices": [{"delta": {"content": "x", "tool_calls": null}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 1}, "error": null,
         })]);
-        let usage = Some(Usage { input_tokens: 3, output_tokens: 1 });
+        let usage = Some(Usage::new(3, 1));
         assert_eq!(deltas[1], Delta::Finished { stop: Stop::End, usage });
+    }
+
+    #[test]
+    fn what_was_cached_is_read_from_every_place_it_is_said() {
+        let usage = |usage: Value| {
+            let (deltas, _) = decode_chunks(&[json!({
+                "choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": usage,
+            })]);
+            let Some(Delta::Finished { usage: Some(usage), .. }) = deltas.last() else {
+                panic!("{deltas:?}")
+            };
+            (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+        };
+        for (wire, expected) in [
+            (json!({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}), (9, 4, 0)),
+            (json!({"prompt_tokens": 9, "prompt_tokens_details": null}), (9, 0, 0)),
+            (json!({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": null}}), (9, 0, 0)),
+            (
+                json!({"prompt_tokens": 9, "prompt_cache_hit_tokens": 5, "prompt_cache_miss_tokens": 4}),
+                (9, 5, 0),
+            ),
+            (
+                json!({"prompt_tokens": 9, "cache_creation_input_tokens": 6,
+                       "prompt_tokens_details": {"cached_tokens": 2}}),
+                (9, 2, 6),
+            ),
+            (json!({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 99}}), (9, 9, 0)),
+        ] {
+            assert_eq!(usage(wire.clone()), expected, "{wire}");
+        }
     }
 
     #[test]

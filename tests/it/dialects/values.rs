@@ -144,7 +144,13 @@ fn session_of(value: &Value) -> Result<SessionKey, String> {
 }
 
 fn usage_of(value: &Value) -> Usage {
-    Usage { input_tokens: count(value, "input"), output_tokens: count(value, "output") }
+    let cached = [count(value, "cacheRead"), count(value, "cacheWrite")];
+    Usage {
+        input_tokens: count(value, "input") + cached.iter().sum::<u64>(),
+        output_tokens: count(value, "output"),
+        cache_read_tokens: cached[0],
+        cache_write_tokens: cached[1],
+    }
 }
 
 fn count(value: &Value, name: &str) -> u64 {
@@ -525,7 +531,7 @@ fn agent_of(value: &Value) -> Result<AgentStatus, String> {
         kind: text(value, "kind"),
         state,
         task: text(value, "task"),
-        usage: Usage { input_tokens: count(value, "tokens"), output_tokens: 0 },
+        usage: Usage::new(count(value, "tokens"), 0),
         turns_completed: count(value, "turns") as u32,
         answer: word(value, "answer"),
         why: value["why"].as_str().map(|why| ErrorCode::Aborted.error(why)),

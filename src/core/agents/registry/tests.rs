@@ -36,7 +36,7 @@ fn task(text: &str) -> Task {
 }
 
 fn said(text: &str) -> TurnEnd {
-    let usage = Usage { input_tokens: 3, output_tokens: 2 };
+    let usage = Usage::new(3, 2);
     TurnEnd { outcome: Outcome::Completed, text: text.into(), usage }
 }
 

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const NONE: Usage = Usage { input_tokens: 0, output_tokens: 0 };
+const NONE: Usage = Usage::new(0, 0);
 const NOW: Timestamp = Timestamp::from_millis(1);
 
 fn key() -> SessionKey {
@@ -53,7 +53,7 @@ fn image(bytes: usize) -> Attachment {
 }
 
 fn answer(text: &str) -> Vec<Delta> {
-    let usage = Some(Usage { input_tokens: 10, output_tokens: 1 });
+    let usage = Some(Usage::new(10, 1));
     vec![Delta::Text(text.into()), Delta::Finished { stop: Stop::End, usage }]
 }
 

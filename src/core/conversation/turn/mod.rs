@@ -370,8 +370,7 @@ impl Turn {
                     flush(&mut events, &mut piece);
                     said_bytes +=
                         events.iter().filter_map(Event::streamed).map(|(_, p)| p.len()).sum::<usize>();
-                    let usage = usage
-                        .unwrap_or(Usage { input_tokens: 0, output_tokens: said_bytes.div_ceil(4) as u64 });
+                    let usage = usage.unwrap_or(Usage::new(0, said_bytes.div_ceil(4) as u64));
                     let (calls, seals) = (std::mem::take(heard), std::mem::take(seals));
                     if !calls.is_empty() && !seals.is_empty() {
                         events.push(Event::Sealed(seals));

@@ -31,7 +31,7 @@ fn call(id: &str, name: &str) -> Delta {
 }
 
 fn finished(output_tokens: u64) -> Delta {
-    Delta::Finished { stop: Stop::End, usage: Some(Usage { input_tokens: 10, output_tokens }) }
+    Delta::Finished { stop: Stop::End, usage: Some(Usage::new(10, output_tokens)) }
 }
 
 fn feed(turn: &mut Turn, deltas: Vec<Delta>) -> Vec<Event> {
@@ -46,7 +46,7 @@ fn feed(turn: &mut Turn, deltas: Vec<Delta>) -> Vec<Event> {
 fn text_of_one_read_is_one_event_and_the_answer_ends_the_run() {
     let mut turn = Turn::new();
     let events = feed(&mut turn, vec![Delta::Text("Hel".into()), Delta::Text("lo".into()), finished(2)]);
-    let usage = Usage { input_tokens: 10, output_tokens: 2 };
+    let usage = Usage::new(10, 2);
     assert_eq!(
         events,
         [
@@ -60,7 +60,7 @@ fn text_of_one_read_is_one_event_and_the_answer_ends_the_run() {
 
 #[test]
 fn why_a_model_stopped_is_the_end_of_its_run() {
-    let usage = Usage { input_tokens: 10, output_tokens: 1 };
+    let usage = Usage::new(10, 1);
     let end = |said: Vec<Delta>, stop| {
         let mut turn = Turn::new();
         let finished = Delta::Finished { stop, usage: Some(usage) };

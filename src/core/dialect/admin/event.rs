@@ -14,9 +14,9 @@
 //! | `approval_asked` | `approval`, `call`, `tool`, `input`, `deadline_ms` |
 //! | `approval_decided` | `call`, `tool`, `decision` (`approved`, `denied`, `timed_out`, `withdrawn`), `input`?, `reason`?, `by`? |
 //! | `tool_result` | `call`, `content`, `is_error` |
-//! | `step_end` | `input_tokens`, `output_tokens` |
+//! | `step_end` | `input_tokens`, `output_tokens`, `cache_read_tokens`, `cache_write_tokens` |
 //! | `restart` | |
-//! | `end` | `outcome` (`completed`, `aborted`, `failed`), `error`? (`code`, `message`), `input_tokens`, `output_tokens` |
+//! | `end` | `outcome` (`completed`, `aborted`, `failed`), `error`? (`code`, `message`), tokens as `step_end` |
 //! | `message` | `content` |
 //! | `clear` | |
 //! | `reset` | |
@@ -174,7 +174,12 @@ pub(super) const fn decision_name(decision: &Decision) -> &'static str {
 }
 
 fn tokens(usage: Usage) -> Value {
-    json!({ "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens })
+    json!({
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+    })
 }
 
 #[cfg(test)]
@@ -194,7 +199,7 @@ mod tests {
 
     #[test]
     fn every_event_has_its_words() {
-        let usage = Usage { input_tokens: 1, output_tokens: 2 };
+        let usage = Usage::new(1, 2);
         let failed = Outcome::Failed(ErrorCode::Provider.error("no"));
         let call = ToolCall { id: CallId::new("c"), name: PluginName::new("echo"), input: json!({"a": 1}) };
         let result = ToolResult { call: CallId::new("c"), content: "x".into(), is_error: true };
@@ -256,7 +261,11 @@ mod tests {
                 Event::ToolReturned(result),
                 json!({"event": "tool_result", "call": "c", "content": "x", "is_error": true}),
             ),
-            (Event::StepEnded { usage }, json!({"event": "step_end", "input_tokens": 1, "output_tokens": 2})),
+            (
+                Event::StepEnded { usage },
+                json!({"event": "step_end", "input_tokens": 1, "output_tokens": 2,
+                       "cache_read_tokens": 0, "cache_write_tokens": 0}),
+            ),
             (
                 Event::Noticed(Notice::new(NoticeKind::Retrying, "it is asked again in 2 s")),
                 json!({"event": "notice", "kind": "retrying", "message": "it is asked again in 2 s"}),
@@ -265,7 +274,7 @@ mod tests {
             (
                 Event::Ended { outcome: failed, usage },
                 json!({"event": "end", "outcome": "failed", "error": {"code": "provider", "message": "no"},
-                       "input_tokens": 1, "output_tokens": 2}),
+                       "input_tokens": 1, "output_tokens": 2, "cache_read_tokens": 0, "cache_write_tokens": 0}),
             ),
             (Event::Cleared(Forgotten::Past), json!({"event": "clear"})),
             (Event::Cleared(Forgotten::UpTo(Seq(7))), json!({"event": "compact", "up_to_seq": 7})),

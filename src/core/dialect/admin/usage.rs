@@ -65,6 +65,8 @@ fn tokens(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
         "tokens": usage.total(),
     })
 }

@@ -583,12 +583,15 @@ pub(super) fn said(run: &str, key: &str, seq: u64, text: &str, now: Timestamp, i
     .to_string()
 }
 
-/// Tokens in the protocol's words; as integers that fit 32 bits.
+/// Tokens in the protocol's words, whose input is what has nothing to do with a cache; as integers that fit
+/// 32 bits.
 pub(super) fn usage_of(usage: Usage) -> Value {
     let fit = |tokens: u64| tokens.min(i32::MAX as u64);
     json!({
-        "input": fit(usage.input_tokens),
+        "input": fit(usage.fresh_input()),
         "output": fit(usage.output_tokens),
+        "cacheRead": fit(usage.cache_read_tokens),
+        "cacheWrite": fit(usage.cache_write_tokens),
         "totalTokens": fit(usage.total()),
     })
 }

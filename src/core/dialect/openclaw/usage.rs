@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Answered, Call, OpenClaw, Request, catalog};
 use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
+use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -20,10 +21,8 @@ const DAYS_MAX: u32 = 366;
 /// Sums over some calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sum {
-    /// Tokens that were read.
-    pub(super) input: u64,
-    /// Tokens that were written.
-    pub(super) output: u64,
+    /// Tokens that were read and written.
+    pub(super) usage: Usage,
     /// How many calls, or answers, that were.
     pub(super) calls: u64,
 }
@@ -31,26 +30,24 @@ pub(super) struct Sum {
 impl Sum {
     /// With the calls of a day.
     pub(super) fn add(&mut self, day: &DayUsage) {
-        self.input = self.input.saturating_add(day.usage.input_tokens);
-        self.output = self.output.saturating_add(day.usage.output_tokens);
+        self.usage += day.usage;
         self.calls = self.calls.saturating_add(day.calls);
     }
 
     /// With another.
     pub(super) fn join(&mut self, other: Self) {
-        self.input = self.input.saturating_add(other.input);
-        self.output = self.output.saturating_add(other.output);
+        self.usage += other.usage;
         self.calls = self.calls.saturating_add(other.calls);
     }
 
     /// In the protocol's words.
     pub(super) fn to_value(self) -> Value {
         json!({
-            "input": self.input,
-            "output": self.output,
-            "cacheRead": 0,
-            "cacheWrite": 0,
-            "totalTokens": self.input.saturating_add(self.output),
+            "input": self.usage.fresh_input(),
+            "output": self.usage.output_tokens,
+            "cacheRead": self.usage.cache_read_tokens,
+            "cacheWrite": self.usage.cache_write_tokens,
+            "totalTokens": self.usage.total(),
             "totalCost": 0,
             "inputCost": 0,
             "outputCost": 0,

@@ -613,7 +613,7 @@ impl World<'_> {
             if self.dice.one_in(8) {
                 deltas.push(Delta::Notice(Notice::new(NoticeKind::Incomplete, "the answer was cut")));
             }
-            let usage = (!self.dice.one_in(3)).then_some(Usage { input_tokens: 10, output_tokens: 1 });
+            let usage = (!self.dice.one_in(3)).then_some(Usage::new(10, 1));
             deltas.push(Delta::Finished { stop, usage });
             if self.dice.one_in(16) {
                 // What follows the end of an answer is no part of it.

@@ -108,6 +108,15 @@ pub(super) struct ToolReturned<'a> {
 pub(super) struct Tokens {
     pub(super) input: u64,
     pub(super) output: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) cache_read: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) cache_write: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(tokens: &u64) -> bool {
+    *tokens == 0
 }
 
 #[derive(Serialize, Deserialize)]
@@ -188,11 +197,21 @@ pub(super) struct Failure<'a> {
 }
 
 pub(super) fn tokens(usage: Usage) -> Tokens {
-    Tokens { input: usage.input_tokens, output: usage.output_tokens }
+    Tokens {
+        input: usage.input_tokens,
+        output: usage.output_tokens,
+        cache_read: usage.cache_read_tokens,
+        cache_write: usage.cache_write_tokens,
+    }
 }
 
 pub(super) fn usage(tokens: &Tokens) -> Usage {
-    Usage { input_tokens: tokens.input, output_tokens: tokens.output }
+    Usage {
+        input_tokens: tokens.input,
+        output_tokens: tokens.output,
+        cache_read_tokens: tokens.cache_read,
+        cache_write_tokens: tokens.cache_write,
+    }
 }
 
 pub(super) fn failure(error: &Error) -> Failure<'_> {

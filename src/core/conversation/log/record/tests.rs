@@ -120,8 +120,9 @@ fn decision() -> impl Strategy<Value = Decision> {
 
 fn event() -> impl Strategy<Value = Event> {
     let usage = || {
-        (any::<u64>(), any::<u64>())
-            .prop_map(|(input_tokens, output_tokens)| Usage { input_tokens, output_tokens })
+        any::<[u64; 4]>().prop_map(|[input_tokens, output_tokens, cache_read_tokens, cache_write_tokens]| {
+            Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens }
+        })
     };
     prop_oneof![
         (any::<String>(), "[a-z]{0,4}", any::<Option<String>>(), attachments(), run_options()).prop_map(
@@ -185,9 +186,16 @@ fn unknown_kinds_are_refused_by_name_and_unknown_fields_passed_over() {
     let error = read("dreamed", b"{}").unwrap_err();
     assert_eq!(error.code, ErrorCode::Internal);
     assert!(error.message.contains("dreamed"), "{error}");
-    let body = br#"{"input":1,"output":2,"cached":3}"#;
-    let usage = Usage { input_tokens: 1, output_tokens: 2 };
+    let body = br#"{"input":1,"output":2,"dreamed":3}"#;
+    let usage = Usage::new(1, 2);
     assert_eq!(read(STEP_ENDED, body).unwrap(), Event::StepEnded { usage });
+    let mut written = Vec::new();
+    write(&Event::StepEnded { usage }, &mut written);
+    assert_eq!(
+        std::str::from_utf8(&written).unwrap(),
+        r#"{"input":1,"output":2}"#,
+        "as before caches were told"
+    );
 }
 
 #[test]
