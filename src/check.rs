@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use clawmux_actors::configuration::Layers;
-use clawmux_core::config::{self, Complaint, Config, Examined, Origin, url_variable};
+use clawmux_core::config::{self, Complaint, Config, Examined, Origin, url_of_variable};
+use clawmux_core::provider::model::ModelRef;
 use serde_json::{Value, json};
 
 use crate::cli::Global;
@@ -108,13 +109,18 @@ fn summary(layers: &Layers, files: &[PathBuf], config: &Config) -> String {
     lines.push(format!("home    {}", layers.home.display()));
     lines.push(format!("listen  {}", listen.join(", ")));
     for agent in config.agents.values() {
-        let models: Vec<String> = agent.models.iter().map(ToString::to_string).collect();
+        let shown = |model: &ModelRef| match model.model.as_str() {
+            "" => format!("the first model that {} lists", model.provider),
+            _ => model.to_string(),
+        };
+        let models: Vec<String> = agent.models.iter().map(shown).collect();
         lines.push(format!("agent   {}: {}", agent.id, models.join(", then ")));
     }
     for (name, provider) in &config.providers {
-        let variable = url_variable(provider.kind);
+        let variable = provider.kind.preset().url_variable;
         let said = layers.env.iter().find(|(known, _)| known == variable);
-        if said.is_some_and(|(_, url)| url.trim().trim_end_matches('/') == provider.base_url) {
+        let url = said.and_then(|(_, said)| url_of_variable(provider.kind, said));
+        if url.is_some_and(|url| url == provider.base_url) {
             lines.push(format!("asks    {name} at {}, as {variable} says", provider.base_url));
         }
     }

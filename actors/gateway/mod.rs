@@ -75,6 +75,7 @@ use crate::outbound::resolver::Resolver;
 use crate::outbound::tls::client_config;
 use crate::plugin::HostServices;
 use crate::provider_supervisor::ProviderSupervisor;
+use crate::provider_supervisor::default_model::{DefaultModels, TellOfDefaults};
 use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::ask::ask;
@@ -175,6 +176,8 @@ pub struct Gateway {
     admin: Addr<Admin>,
     /// The claims on the home and that of xeno's clients, let go when the log is closed.
     claims: Vec<Bound>,
+    /// The models of agents that name none, as far as they are known.
+    default_models: DefaultModels,
     failed: Option<oneshot::Sender<Error>>,
     draining: bool,
     stopping: bool,
@@ -464,7 +467,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     ask(&channels, begin).await?;
     let (fail, failed) = oneshot::channel();
     let running = Arc::new(Swappable::new(config.clone()));
-    let changed_by = configuration.clone();
+    let (changed_by, chosen_by) = (configuration.clone(), providers.clone());
     let gateway = Gateway {
         setup,
         config: running.clone(),
@@ -491,6 +494,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         arbiters: arbiters.clone(),
         admin,
         claims,
+        default_models: DefaultModels::default(),
         failed: Some(fail),
         draining: false,
         stopping: false,
@@ -498,6 +502,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     .start();
     // Not held by it, or neither would ever end.
     ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;
+    ask(&chosen_by, TellOfDefaults(gateway.downgrade().recipient())).await?;
     ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
     Ok(Running { gateway, addresses, socket: path, config: running, arbiters, failed })
@@ -621,6 +626,7 @@ impl Handler<Serve> for Gateway {
             budgets: self.providers.clone().recipient(),
             configuration: self.configuration.clone(),
             config: self.config.clone(),
+            agent_configs: self.agent_configs.clone(),
             log_filter: self.setup.log_filter.clone(),
             sandbox: self.sandbox.clone(),
             mcp: self.mcp.clone(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::access::authority::Authority;
+use clawmux_core::config::catalog::Catalog;
 use clawmux_core::config::{Config, Limits};
 use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::error::{Error, ErrorCode};
@@ -20,6 +21,7 @@ use crate::channel_supervisor;
 use crate::configuration::{Adopt, Adopted};
 use crate::hub::Announce;
 use crate::mcp_supervisor;
+use crate::provider_supervisor::default_model::DefaultModels;
 use crate::provider_supervisor::{self, Endpoints};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
@@ -89,8 +91,12 @@ impl Gateway {
     /// Tells everybody. An actor that is gone is no reason to stop halfway: the daemon is started anew
     /// then, on this configuration.
     fn apply(&mut self, prepared: Prepared) -> impl Future<Output = Adopted> + use<> {
-        let Prepared { config, agent_configs, endpoints, plugins } = prepared;
+        let Prepared { config, mut agent_configs, endpoints, plugins } = prepared;
         let before = self.config.get();
+        // What is known of a provider that stays as it was.
+        let is_same = |name: &String| before.providers.get(name) == config.providers.get(name);
+        self.default_models.0.retain(|name, _| is_same(name));
+        agent_configs.catalog = self.catalog(&config);
         let adopted = Adopted {
             beneath: beneath(&before, &config, &self.agent_configs.get(), &agent_configs, &plugins),
         };
@@ -140,6 +146,37 @@ impl Gateway {
             }
             adopted
         }
+    }
+}
+
+impl Gateway {
+    /// What there is to choose from, with what is known of the models that agents do not name.
+    fn catalog(&self, config: &Config) -> Arc<Catalog> {
+        Arc::new(Catalog::new(config).with_default_models(&self.default_models.0))
+    }
+}
+
+impl Handler<DefaultModels> for Gateway {
+    type Result = ();
+
+    fn handle(&mut self, models: DefaultModels, ctx: &mut Self::Context) {
+        self.default_models = models;
+        let config = self.config.get();
+        let catalog = self.catalog(&config);
+        let now = self.agent_configs.get();
+        if *catalog == *now.catalog {
+            return;
+        }
+        self.agent_configs.set(AgentConfigs { catalog: catalog.clone(), ..(*now).clone() });
+        let terms = terms(&config, catalog.clone(), self.setup.version, Some(&self.services.terms.get()));
+        self.services.terms.set(terms);
+        let hub = self.hub.clone();
+        let told = async move {
+            if let Err(error) = ask(&hub, Announce(Arc::new(Announcement::Catalog(catalog)))).await {
+                tracing::error!(%error, "clients could not be told of the models there are");
+            }
+        };
+        ctx.spawn(told.into_actor(self));
     }
 }
 

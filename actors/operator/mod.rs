@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::config::{Agent, Config};
+use clawmux_core::config::Config;
+use clawmux_core::config::catalog::AgentEntry;
 use clawmux_core::daemon::operator::{
     self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, McpApproved,
     McpRestarted, OperatorCommand, OperatorReply, Paired, Progress, ReadUsage, SessionPage, Settled,
@@ -42,6 +43,7 @@ use crate::runtime::dispatch::Request;
 use crate::runtime::log_filter::LogFilter;
 use crate::runtime::observe::{Observe, Observed};
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::session::AgentConfigs;
 use crate::session_supervisor::Follows;
 use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
 
@@ -111,6 +113,8 @@ pub struct Sources {
     pub configuration: Addr<Configuration>,
     /// What the daemon runs on.
     pub config: Arc<Swappable<Config>>,
+    /// The agents, with the models that servers chose for those that name none.
+    pub agent_configs: Arc<Swappable<AgentConfigs>>,
     /// What is written to the daemon's log; none where that is nobody's to change.
     pub log_filter: Option<Arc<dyn LogFilter>>,
     /// The plugins.
@@ -344,17 +348,14 @@ impl Sources {
         let sizes = ask(&self.store, ReadSizes { days: GROWTH_DAYS }).await.flatten().unwrap_or_default();
         let config = self.config.get();
         let models = |models: &[ModelRef]| models.iter().map(ToString::to_string).collect();
-        let agent = |agent: &Agent| {
-            let (model, fallback) = agent.models.split_first()?;
-            Some(AgentModels {
-                agent: agent.id.clone(),
-                provider: model.provider.clone(),
-                model: model.to_string(),
-                fallback: models(fallback),
-                is_default: config.default_agent.as_ref() == Some(&agent.id),
-            })
+        let agent = |agent: &AgentEntry| AgentModels {
+            agent: agent.id.clone(),
+            provider: agent.model.provider.clone(),
+            model: agent.model.to_string(),
+            fallback: models(&agent.fallback),
+            is_default: config.default_agent.as_ref() == Some(&agent.id),
         };
-        let agents = config.agents.values().filter_map(agent).collect();
+        let agents = self.agent_configs.get().catalog.agents.iter().map(agent).collect();
         let (store_bytes_max, sessions_max) = (config.limits.store_bytes, config.limits.sessions);
         Ok(DaemonStatus { info, actors, budgets, agents, sizes, store_bytes_max, sessions_max })
     }

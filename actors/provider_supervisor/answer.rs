@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use actix::Recipient;
 use bytes::Bytes;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::provider::fault::Fault;
@@ -28,7 +29,6 @@ use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::offline::{self, Step};
 use clawmux_core::provider::reduce::Reduced;
 use clawmux_core::provider::retry::Retries;
-use clawmux_core::provider::thought::SignatureData;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatMessage, ChatRequest, Decoder, Delta, Stop, encode};
 use futures::future::LocalBoxFuture;
@@ -36,6 +36,7 @@ use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::client::{self, Body, Failure, io_words};
+use super::default_model::{self, Chosen};
 use super::deltas::Held;
 use super::{Call, Candidate, Deadlines, Endpoint};
 use crate::runtime::clock;
@@ -63,6 +64,9 @@ pub(super) struct Answer {
     /// The model that is asked, its request as its provider wants it, and how often it was asked again.
     asked: Option<(Candidate, Bytes)>,
     again: u32,
+    /// Who is told of a model that is chosen, and whether one was chosen anew.
+    chosen: Recipient<Chosen>,
+    rechosen: bool,
     /// What was left out of the request because the model can't take it.
     reduced: Reduced,
     /// What is told next.
@@ -100,6 +104,8 @@ enum Phase {
         steps: VecDeque<Step>,
         pausing: bool,
     },
+    /// Until it is known which model is asked.
+    Choosing(LocalBoxFuture<'static, Result<String, Failure>>),
     /// Before the same model is asked again.
     Pausing,
     Over,
@@ -107,7 +113,7 @@ enum Phase {
 
 impl Answer {
     pub(super) fn new(call: Call, held: Held) -> Self {
-        let Call { candidates, request, notices, body } = call;
+        let Call { candidates, request, notices, body, chosen } = call;
         let deadlines = candidates.first().map(|first| first.deadlines).unwrap_or_default();
         let mut answer = Self {
             candidates: candidates.into(),
@@ -115,6 +121,8 @@ impl Answer {
             deadlines,
             asked: None,
             again: 0,
+            chosen,
+            rechosen: false,
             reduced: Reduced::default(),
             notices,
             phase: Phase::Over,
@@ -144,9 +152,14 @@ impl Answer {
     }
 
     fn begin(&mut self, candidate: Candidate, body: Bytes) {
-        let Candidate { endpoint, model, deadlines } = &candidate;
+        let Candidate { endpoint, model, deadlines, .. } = &candidate;
         self.request.model.clone_from(model);
         self.deadlines = deadlines.for_thinking(self.request.thinking);
+        if model.is_empty() {
+            self.phase = Phase::Choosing(default_model::choose(Arc::clone(endpoint)).boxed_local());
+            self.asked = Some((candidate, body));
+            return;
+        }
         self.held.charge(|charge| charge.begin(&endpoint.name, model));
         let decoder = Decoder::new(endpoint.kind, &endpoint.name);
         self.phase = if decoder.is_some() {
@@ -166,7 +179,7 @@ impl Answer {
             charge.failed(&error, fault);
             charge.end(billed);
         });
-        if !self.spoken && self.ask_for_less(&error, fault) {
+        if !self.spoken && (self.ask_for_less(&error, fault) || self.choose_anew(fault)) {
             return None;
         }
         let wanted = match error.detail {
@@ -179,11 +192,11 @@ impl Answer {
             let retries = Retries { max, pause, ..Retries::default() };
             Some((candidate, retries.pause(fault, self.again, wanted, random())?))
         });
-        if let Some((Candidate { endpoint, model, .. }, pause)) = pause {
-            let (words, provider, pause_ms) = (fault.words(), &endpoint.name, pause.as_millis());
+        if let Some((candidate, pause)) = pause {
+            let (words, model, pause_ms) = (fault.words(), candidate.model_ref(), pause.as_millis());
             let fault = fault.name();
-            tracing::warn!(%error, %provider, %model, fault, pause_ms, "model failed, it is asked again");
-            let notice = format!("{provider}/{model} {}: it is asked again in {}", words, seconds(pause));
+            tracing::warn!(%error, %model, fault, pause_ms, "model failed, it is asked again");
+            let notice = format!("{model} {words}: it is asked again in {}", seconds(pause));
             self.notices.push(Notice::new(NoticeKind::Retrying, notice));
             self.phase = Phase::Pausing;
             self.pause_for(pause);
@@ -223,6 +236,40 @@ impl Answer {
         true
     }
 
+    /// Asks a server anew for its models that no longer knows the one that was chosen of them. Whether it is such.
+    fn choose_anew(&mut self, fault: Fault) -> bool {
+        if fault != Fault::Misconfigured || self.rechosen {
+            return false;
+        }
+        let is_chosen =
+            |(candidate, _): &mut (Candidate, Bytes)| candidate.by_default && !candidate.model.is_empty();
+        let Some((mut candidate, body)) = self.asked.take_if(is_chosen) else { return false };
+        self.rechosen = true;
+        candidate.model.clear();
+        self.begin(candidate, body);
+        true
+    }
+
+    /// Goes on with the model that was chosen, or with why there is none.
+    fn chose(&mut self, model: Result<String, Failure>) {
+        let Some((mut candidate, body)) = self.asked.take() else { return self.end() };
+        match model {
+            Ok(model) => {
+                candidate.model = model;
+                let (provider, model) = (candidate.endpoint.name.clone(), candidate.model.clone());
+                if self.chosen.try_send(Chosen { provider, model }).is_err() {
+                    tracing::debug!("the supervisor is busy: the next call chooses again");
+                }
+                self.begin_next(candidate);
+            }
+            Err(failure) => {
+                self.held.charge(|charge| charge.begin(&candidate.endpoint.name, ""));
+                self.asked = Some((candidate, body));
+                self.failed = Some(failure);
+            }
+        }
+    }
+
     /// Gives back what is held.
     fn end(&mut self) {
         self.phase = Phase::Over;
@@ -242,7 +289,7 @@ impl Answer {
             })
             .sum();
         let proofs = deltas.iter().map(|delta| match delta {
-            Delta::Sealed(SignatureData::Signature(proof) | SignatureData::Redacted(proof)) => proof.len(),
+            Delta::Sealed(proof) => proof.bytes(),
             _ => 0,
         });
         // No output of the model, but kept like it.
@@ -472,6 +519,10 @@ impl Stream for Answer {
                     {
                         return Poll::Ready(Some(Ok(deltas)));
                     }
+                }
+                Phase::Choosing(model) => {
+                    let model = std::task::ready!(model.poll_unpin(cx));
+                    this.chose(model);
                 }
                 Phase::Pausing => {
                     std::task::ready!(this.pause.as_mut().poll(cx));

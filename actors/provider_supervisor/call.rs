@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix::Recipient;
 use clawmux_core::access::Secret;
 use clawmux_core::config::{self, Patience};
 use clawmux_core::error::Error;
@@ -12,6 +13,7 @@ use clawmux_core::provider::notice::Notice;
 use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
 use rustls::ClientConfig;
 
+use super::default_model::Chosen;
 use crate::outbound::tls::client_config;
 
 /// How long each part of a call may take.
@@ -64,6 +66,9 @@ impl Default for Deadlines {
     }
 }
 
+/// The value of a header that is shorter is no secret: every text has it somewhere.
+const HIDDEN_BYTES_MIN: usize = 8;
+
 /// One configured provider, ready to be called.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -71,6 +76,8 @@ pub(crate) struct Endpoint {
     pub(crate) kind: ProviderKind,
     pub(crate) base_url: String,
     pub(super) key: Option<Secret>,
+    /// The values of headers that are long enough to be secrets.
+    hidden: Vec<Secret>,
     pub(super) patience: Patience,
     /// None for a provider without a network.
     pub(super) http: Option<HttpRequest>,
@@ -98,10 +105,28 @@ impl Endpoint {
             kind: provider.kind,
             base_url: provider.base_url.clone(),
             key: provider.api_key.clone(),
+            hidden: provider
+                .headers
+                .values()
+                .filter(|value| value.expose().len() >= HIDDEN_BYTES_MIN)
+                .cloned()
+                .collect(),
             patience: provider.patience,
-            http: HttpRequest::new(provider.kind, &provider.base_url, provider.api_key.as_ref()),
+            http: HttpRequest::new(
+                provider.kind,
+                &provider.base_url,
+                provider.api_key.as_ref(),
+                &provider.headers,
+            ),
             tls,
         })
+    }
+}
+
+impl Endpoint {
+    /// What of its requests nobody is told, should the provider repeat it.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.key.iter().chain(&self.hidden)
     }
 }
 
@@ -109,7 +134,10 @@ impl Endpoint {
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) endpoint: Arc<Endpoint>,
+    /// Empty where its server has yet to be asked for one.
     pub(crate) model: String,
+    /// Whether the agent names none.
+    pub(crate) by_default: bool,
     pub(crate) deadlines: Deadlines,
 }
 
@@ -130,4 +158,6 @@ pub(crate) struct Call {
     pub(crate) notices: Vec<Notice>,
     /// The request as the first candidate's provider wants it.
     pub(crate) body: Vec<u8>,
+    /// Who is told of a model that the call has to choose.
+    pub(crate) chosen: Recipient<Chosen>,
 }

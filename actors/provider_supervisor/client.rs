@@ -70,7 +70,7 @@ pub(super) async fn call(
     let mut response = loop {
         let mut request = client.http().post(&*url).no_decompress();
         for (name, value) in &http.headers {
-            request = request.insert_header((HeaderName::from_static(name), value.expose()));
+            request = request.insert_header((&**name, value.expose()));
         }
         match timeout(deadlines.first_byte, request.send_body(body.clone())).await {
             Ok(Ok(response)) => break response,
@@ -91,7 +91,7 @@ pub(super) async fn call(
         let wait = header(response.headers(), &RETRY_AFTER).and_then(|wait| retry_after(wait, clock::wall()));
         let said = error_body(&mut response, deadlines.idle).await;
         return Err(Failure {
-            error: http_error(&endpoint.name, status.as_u16(), wait, &said, endpoint.key.as_ref()),
+            error: http_error(&endpoint.name, status.as_u16(), wait, &said, endpoint.secrets()),
             fault: Fault::of_status(status.as_u16(), &said),
             billed: false,
         });

@@ -11,6 +11,7 @@ mod answer;
 mod call;
 mod charge;
 mod client;
+pub mod default_model;
 pub mod deltas;
 pub mod probe;
 pub mod shared_budget;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{
-    Actor, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
+    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
     ResponseActFuture, WrapFuture as _, fut,
 };
 use clawmux_core::config::{self, Config};
@@ -47,6 +48,7 @@ use account::Account;
 pub use call::Deadlines;
 pub(crate) use call::{Call, Candidate, Endpoint};
 pub(crate) use charge::{Charge, Outcome, Payer};
+use default_model::Defaults;
 use deltas::Deltas;
 use shared_budget::SharedBudgets;
 
@@ -92,6 +94,8 @@ pub struct ProviderSupervisor {
     breakers: Breakers,
     /// The models that can't call tools, as their servers said.
     toolless: BTreeSet<ModelRef>,
+    /// The models of agents that name none.
+    defaults: Defaults,
 }
 
 /// What went wrong last with a provider.
@@ -202,6 +206,7 @@ impl ProviderSupervisor {
             failing: BTreeMap::new(),
             breakers: Breakers::default(),
             toolless: BTreeSet::new(),
+            defaults: Defaults::default(),
         })
     }
 
@@ -262,7 +267,9 @@ impl ProviderSupervisor {
             .filter_map(|model| {
                 let endpoint = self.endpoints.get(&model.provider)?.clone();
                 let deadlines = self.deadlines.unwrap_or_else(|| endpoint.patience.into());
-                Some(Candidate { endpoint, model: model.model.clone(), deadlines })
+                let by_default = model.model.is_empty();
+                let known = if by_default { self.defaults.of(&model.provider) } else { model.model.clone() };
+                Some(Candidate { endpoint, model: known, by_default, deadlines })
             })
             .collect();
         if candidates.is_empty() {
@@ -277,7 +284,7 @@ impl ProviderSupervisor {
         &mut self,
         chat: Chat,
         slot: OwnedSemaphorePermit,
-        supervisor: Recipient<Settle>,
+        supervisor: &Addr<Self>,
     ) -> Result<Deltas, Error> {
         let Chat { session, run, agent, models, model, mut request, account } = chat;
         let (mut candidates, max_tokens) = self.candidates(&agent, &models, model.as_ref())?;
@@ -306,8 +313,9 @@ impl ProviderSupervisor {
         let shared_budgets = self.shared_budgets.clone();
         let meters = self.meters.clone();
         let payer = Payer { session, run, agent, account, shared_budgets, meters };
-        let charge = Charge::new(supervisor, reservation, payer);
-        Ok(Deltas::new(Call { candidates, request, notices, body }, charge, slot))
+        let charge = Charge::new(supervisor.clone().recipient(), reservation, payer);
+        let chosen = supervisor.clone().recipient();
+        Ok(Deltas::new(Call { candidates, request, notices, body, chosen }, charge, slot))
     }
 
     /// Puts the models that are left alone for now behind the first one that is not. Where all are, they are
@@ -463,7 +471,7 @@ impl Handler<Chat> for ProviderSupervisor {
         Box::pin(slot.into_actor(self).map(move |slot, this, ctx| {
             this.waiting -= 1;
             let deltas = match slot {
-                Ok(Ok(slot)) => this.grant(chat, slot, ctx.address().recipient()),
+                Ok(Ok(slot)) => this.grant(chat, slot, &ctx.address()),
                 Ok(Err(_)) | Err(_) => Err(this.busy()),
             };
             match &deltas {
@@ -518,6 +526,7 @@ impl Handler<Reconfigure> for ProviderSupervisor {
         self.failing.retain(|name, _| is_same(name));
         self.breakers.retain(|model| is_same(&model.provider));
         self.toolless.retain(|model| is_same(&model.provider));
+        self.defaults.retain(is_same);
         self.endpoints = endpoints;
         self.meter.set_limits(config.budgets);
         self.config = config;

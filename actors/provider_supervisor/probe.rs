@@ -6,16 +6,21 @@ use std::time::{Duration, Instant};
 
 use awc::ClientResponse;
 use awc::error::PayloadError;
-use awc::http::header::{DATE, HeaderName};
+use awc::http::Method;
+use awc::http::header::DATE;
 use bytes::Bytes;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::prompt::thinking::Thinking;
-use clawmux_core::provider::{ChatMessage, ChatRequest, Decoder, Delta, encode, http_error, listing};
+use clawmux_core::provider::fault::Fault;
+use clawmux_core::provider::{
+    ChatMessage, ChatRequest, Decoder, Delta, address, encode, http_error, listing,
+};
 use futures::{Stream, StreamExt as _};
 use tokio::time::timeout;
 
-use super::{Deadlines, Endpoint, client};
+use super::client::{self, Failure};
+use super::{Deadlines, Endpoint};
 use crate::outbound::dial;
 
 /// The most tokens of the answer to one prompt: room for a model that thinks first.
@@ -24,9 +29,16 @@ const TRIAL_TOKENS: u32 = 512;
 /// So many characters of it are told.
 const TOLD_CHARS_MAX: usize = 400;
 
+/// The most that is read of what a provider says to a request that says nothing, in bytes.
+const SAID_BYTES_MAX: usize = 64 * 1024;
+
 /// What a provider answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
+    /// What that means.
+    pub verdict: Verdict,
+    /// The address that requests go to.
+    pub url: String,
     /// The HTTP status.
     pub status: u16,
     /// What time it is there, in the words of the header `Date`.
@@ -35,8 +47,41 @@ pub struct Probed {
     pub took: Duration,
 }
 
-/// Asks which models there are, and looks at the head of the answer. Takes about `within` at most. None
-/// for a provider without a network.
+/// What an answer to a request that asks for nothing means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is there, and takes the key.
+    Fine,
+    /// It does not take the key.
+    KeyRefused,
+    /// It is not there that requests go.
+    NotThere,
+    /// The limits of the account are reached.
+    Limited,
+    /// Something is out of order there.
+    Broken,
+}
+
+impl Verdict {
+    /// Of a status and what was said with it. That the request is wrong is what a good server says.
+    fn of(status: u16, said: &[u8]) -> Self {
+        let names_model = || String::from_utf8_lossy(said).to_lowercase().contains("model");
+        match (status, Fault::of_status(status, said)) {
+            (200..=299, _) => Self::Fine,
+            (429, _) => Self::Limited,
+            (_, Fault::Auth) => Self::KeyRefused,
+            // Some miss the model rather than the address.
+            (404, _) if names_model() => Self::Fine,
+            (300..=399 | 404 | 405 | 410, _) => Self::NotThere,
+            // Some servers fail at a request that says nothing.
+            (400..=500, _) => Self::Fine,
+            _ => Self::Broken,
+        }
+    }
+}
+
+/// Asks where requests go with one that asks for nothing, which costs nothing: whether it is there and takes the
+/// key. Takes about `within` at most. None for a provider without a network.
 ///
 /// # Errors
 /// Where there is no answer, with why; no key is in it.
@@ -46,11 +91,18 @@ pub async fn probe(
     within: Duration,
 ) -> Result<Option<Probed>, Error> {
     let endpoint = Endpoint::new(name, provider)?;
+    let Some(http) = &endpoint.http else { return Ok(None) };
     let begun = Instant::now();
-    let asked = timeout(within, ask(&endpoint, within)).await.map_err(|_| late(name, within))??;
-    let Some(answer) = asked else { return Ok(None) };
-    let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
-    Ok(Some(Probed { status: answer.status().as_u16(), date, took: begun.elapsed() }))
+    let probed = async {
+        let asked = ask(&endpoint, Method::POST, &http.url, "{}", within).await;
+        let mut answer = asked.map_err(|failure| failure.error)?;
+        let took = begun.elapsed();
+        let said = answer.body().limit(SAID_BYTES_MAX).await.unwrap_or_default();
+        let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+        let status = answer.status().as_u16();
+        Ok(Some(Probed { verdict: Verdict::of(status, &said), url: http.url.clone(), status, date, took }))
+    };
+    timeout(within, probed).await.map_err(|_| late(name, within))?
 }
 
 /// The models that a provider says it has, in its order. Takes `within` at most.
@@ -59,22 +111,29 @@ pub async fn probe(
 /// Where it is not reached, refuses, or answers with something else; no key is in it.
 pub async fn models(name: &str, provider: &config::Provider, within: Duration) -> Result<Vec<String>, Error> {
     let endpoint = Endpoint::new(name, provider)?;
-    let listed = async {
-        let Some(mut answer) = ask(&endpoint, within).await? else {
-            let own = config::default_model(endpoint.kind, &endpoint.base_url);
-            return Ok(own.map(str::to_owned).into_iter().collect());
-        };
-        let status = answer.status();
-        let body = answer.body().limit(listing::BYTES_MAX).await;
-        if !status.is_success() {
-            let said = body.unwrap_or_default();
-            return Err(http_error(name, status.as_u16(), None, &said, endpoint.key.as_ref()));
-        }
-        let body =
-            body.map_err(|why| ErrorCode::Provider.error(format!("{name}: its list of models: {why}")))?;
-        listing::read(name, &body)
+    let listed = timeout(within, list(&endpoint, within)).await.map_err(|_| late(name, within))?;
+    listed.map_err(|failure| failure.error)
+}
+
+/// The models that it says it has. Who calls bounds the time.
+pub(super) async fn list(endpoint: &Endpoint, within: Duration) -> Result<Vec<String>, Failure> {
+    let name = &endpoint.name;
+    let Some(url) = address::models(endpoint.kind.format(), &endpoint.base_url) else {
+        return Ok(endpoint.kind.preset().default_model.map(str::to_owned).into_iter().collect());
     };
-    timeout(within, listed).await.map_err(|_| late(name, within))?
+    let failed = |error, fault| Failure { error, fault, billed: false };
+    let mut answer = ask(endpoint, Method::GET, &url, "", within).await?;
+    let status = answer.status();
+    let body = answer.body().limit(listing::BYTES_MAX).await;
+    if !status.is_success() {
+        let (status, said) = (status.as_u16(), body.unwrap_or_default());
+        let error = http_error(name, status, None, &said, endpoint.secrets());
+        return Err(failed(error, Fault::of_status(status, &said)));
+    }
+    let body = body.map_err(|why| {
+        failed(ErrorCode::Provider.error(format!("{name}: its list of models: {why}")), Fault::Cut)
+    })?;
+    listing::read(name, &body).map_err(|error| failed(error, Fault::Misconfigured))
 }
 
 /// Has a model answer one prompt, and gives the beginning of what it says. It may be empty: some think for
@@ -128,27 +187,52 @@ pub async fn prompt(
     timeout(within, answered).await.map_err(|_| late(name, within))?
 }
 
-/// Asks which models there are; none for a provider without a network.
+/// Sends a request with the headers of the provider, and waits for the head of the answer.
 async fn ask(
     endpoint: &Endpoint,
+    method: Method,
+    url: &str,
+    body: &'static str,
     within: Duration,
-) -> Result<Option<ClientResponse<impl Stream<Item = Result<Bytes, PayloadError>> + Unpin + use<>>>, Error> {
-    let (Some(http), Some(url)) = (&endpoint.http, listing::url(endpoint.kind, &endpoint.base_url)) else {
-        return Ok(None);
-    };
-    let url = if endpoint.tls.is_some() { dial::below_tls(&url) } else { url };
+) -> Result<ClientResponse<impl Stream<Item = Result<Bytes, PayloadError>> + Unpin + use<>>, Failure> {
+    let url = if endpoint.tls.is_some() { dial::below_tls(url) } else { url.to_owned() };
     // To connect takes two steps, of which each may take so long.
     let deadlines = Deadlines { connect: within / 3, ..Deadlines::default() };
     let client = client::client(endpoint, deadlines);
-    let mut request = client.http().get(url).no_decompress();
-    for (header, value) in http.headers.iter().filter(|(name, _)| !["content-type", "accept"].contains(name))
-    {
-        request = request.insert_header((HeaderName::from_static(header), value.expose()));
+    let mut request = client.http().request(method, url).no_decompress();
+    let headers = endpoint.http.iter().flat_map(|http| &http.headers);
+    for (header, value) in headers.filter(|(name, _)| name != "accept") {
+        if !(body.is_empty() && header == "content-type") {
+            request = request.insert_header((&**header, value.expose()));
+        }
     }
-    let answer = request.send().await.map_err(|error| client::refused(endpoint, error, deadlines).error)?;
-    Ok(Some(answer))
+    request.send_body(body).await.map_err(|error| client::refused(endpoint, error, deadlines))
 }
 
-fn late(name: &str, within: Duration) -> Error {
+pub(super) fn late(name: &str, within: Duration) -> Error {
     ErrorCode::Timeout.error(format!("{name}: no answer within {within:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_a_request_is_wrong_is_what_a_good_server_says() {
+        for (status, said, verdict) in [
+            (400, r#"{"error":{"message":"you must provide a model parameter"}}"#, Verdict::Fine),
+            (422, r#"{"detail":[{"msg":"Field required"}]}"#, Verdict::Fine),
+            (500, r#"{"error":{"message":"'messages' is required"}}"#, Verdict::Fine),
+            (404, r#"{"error":"model \"\" not found"}"#, Verdict::Fine),
+            (404, r#"{"detail":"Not Found"}"#, Verdict::NotThere),
+            (405, "", Verdict::NotThere),
+            (301, "", Verdict::NotThere),
+            (401, "", Verdict::KeyRefused),
+            (400, "API key not valid. Please pass a valid API key.", Verdict::KeyRefused),
+            (429, "", Verdict::Limited),
+            (503, "Loading model", Verdict::Broken),
+        ] {
+            assert_eq!(Verdict::of(status, said.as_bytes()), verdict, "{status} {said}");
+        }
+    }
 }

@@ -79,7 +79,7 @@ impl Profile {
 }
 
 /// What sessions are to be like.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AgentConfigs {
     /// Who answers whom.
     pub router: Router,

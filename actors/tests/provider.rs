@@ -25,15 +25,17 @@ use clawmux_core::ids::SessionKey;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::meter::{Budget, Budgets, Period};
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::thought::{SignatureData, Thought};
 use clawmux_core::provider::usage::{Usage, UsageTotals};
 use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, Stop};
-use clawmux_core::tools::call::{ToolCall, ToolSpec};
+use clawmux_core::tools::call::{ToolCall, ToolResult, ToolSpec};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use upstream::{Turn, Upstream};
 
-const WIRE: [ProviderKind; 2] = [ProviderKind::Anthropic, ProviderKind::OpenAi];
+const WIRE: [ProviderKind; 3] =
+    [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::OpenAiResponses];
 
 /// An agent `main` on these providers, in order. Their keys are `key-of-NAME`.
 fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
@@ -41,13 +43,8 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         .iter()
         .map(|(name, kind, base_url)| {
             let api_key = Some(Secret::new(format!("key-of-{name}")));
-            let provider = config::Provider {
-                kind: *kind,
-                base_url: base_url.clone(),
-                api_key,
-                ca_file: None,
-                patience: config::Patience { retries: 0, ..config::Patience::default() },
-            };
+            let patience = config::Patience { retries: 0, ..config::Patience::default() };
+            let provider = config::Provider { patience, ..config::Provider::new(*kind, base_url, api_key) };
             ((*name).to_owned(), provider)
         })
         .collect();
@@ -160,6 +157,15 @@ async fn observed(supervisor: &Addr<ProviderSupervisor>) -> Value {
     supervisor.send(Observe).await.unwrap().state
 }
 
+/// What the upstream counts in the format of this kind, for so much output.
+fn counted(kind: ProviderKind, output_tokens: u64) -> Usage {
+    let usage = Usage::new(20, output_tokens);
+    match kind {
+        ProviderKind::Anthropic => Usage { cache_read_tokens: 3, cache_write_tokens: 2, ..usage },
+        _ => usage,
+    }
+}
+
 /// Whatever happened, nothing stays reserved or taken.
 async fn all_given_back(supervisor: &Addr<ProviderSupervisor>) {
     let state = observed(supervisor).await;
@@ -168,7 +174,7 @@ async fn all_given_back(supervisor: &Addr<ProviderSupervisor>) {
 }
 
 #[actix::test]
-async fn text_and_usage_in_both_formats() {
+async fn text_and_usage_in_all_formats() {
     for kind in WIRE {
         let upstream = Upstream::start();
         upstream.then(Turn::Say(vec!["Hé".into(), "llo 😀".into()]));
@@ -176,7 +182,7 @@ async fn text_and_usage_in_both_formats() {
             start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
         let (deltas, result) = ask(&supervisor, "hi").await;
         assert_eq!(result, Ok(()), "{kind}");
-        let usage = Usage::new(20, 2);
+        let usage = counted(kind, 2);
         assert_eq!(
             deltas,
             [
@@ -193,11 +199,13 @@ async fn text_and_usage_in_both_formats() {
         let head = request.head.to_ascii_lowercase();
         let (path, auth) = match kind {
             ProviderKind::Anthropic => ("/v1/messages", "x-api-key: key-of-p"),
-            _ => ("/chat/completions", "authorization: bearer key-of-p"),
+            ProviderKind::OpenAiResponses => ("/v1/responses", "authorization: bearer key-of-p"),
+            _ => ("/v1/chat/completions", "authorization: bearer key-of-p"),
         };
         assert_eq!(request.path, path);
         assert!(head.contains(auth) && head.contains("accept-encoding: identity"), "{head}");
-        assert_eq!((&request.body["model"], &request.body["max_tokens"]), (&json!("p-model"), &json!(1_000)));
+        let most = if kind == ProviderKind::OpenAiResponses { "max_output_tokens" } else { "max_tokens" };
+        assert_eq!((&request.body["model"], &request.body[most]), (&json!("p-model"), &json!(1_000)));
         all_given_back(&supervisor).await;
     }
 }
@@ -218,7 +226,7 @@ async fn streams_in_pieces_of_any_size_read_the_same() {
                 let id = format!("{prefix}_{at}").into();
                 Delta::ToolCall(ToolCall { id, name: "echo".into(), input })
             };
-            let usage = Some(Usage::new(20, 3));
+            let usage = Some(counted(kind, 3));
             assert_eq!(
                 deltas,
                 [
@@ -436,7 +444,8 @@ async fn what_a_server_can_not_take_is_left_out_and_told() {
         let notice =
             "the conversation is too long for p-model: the oldest 2 turns were left out of what is sent";
         assert_eq!(told(&deltas), [notice]);
-        let sent = upstream.requests()[1].body["messages"].to_string();
+        let body = &upstream.requests()[1].body;
+        let sent = body.get("messages").unwrap_or(&body["input"]).to_string();
         assert!(!sent.contains("q1") && sent.contains("q2") && sent.contains("now"), "{sent}");
 
         // Alone it is too long all the same: one clear error.
@@ -969,4 +978,91 @@ async fn a_connection_that_nobody_uses_is_closed_in_time() {
     }
     // Nobody asks any more.
     assert_eq!(ended.await.unwrap(), (3, Ok(0)), "used again, and closed though it was never looked for");
+}
+
+fn list(models: &[&str]) -> Turn {
+    let data: Vec<Value> = models.iter().map(|model| json!({ "id": model })).collect();
+    Turn::Status(200, None, json!({ "object": "list", "data": data }).to_string())
+}
+
+#[actix::test]
+async fn a_model_that_no_agent_names_is_the_first_that_its_server_lists() {
+    for kind in WIRE {
+        let (first, second) = (Upstream::start(), Upstream::start());
+        let mut config = config(&[("p", kind, first.base_url()), ("q", kind, second.base_url())]);
+        config.agents.get_mut(&"main".into()).unwrap().models[0].model.clear();
+        let (supervisor, mut records) = start(config, Deadlines::default());
+        first.then(list(&["nomic-embed-text", "tiny"]));
+        for _ in 0..2 {
+            let (deltas, result) = ask(&supervisor, "hi").await;
+            assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())), "{kind}");
+            assert_eq!(records.recv().await.unwrap().model, "tiny");
+        }
+        let asked: Vec<_> = first.requests().iter().map(|request| request.body["model"].clone()).collect();
+        assert_eq!(asked, [Value::Null, json!("tiny"), json!("tiny")], "{kind}: the list is read once");
+        let listed = &first.requests()[0];
+        assert!(listed.head.starts_with("GET /v1/models") && listed.head.contains("key-of-p"), "{listed:?}");
+
+        // The server goes on with another model: it is asked for its list again, and the answer comes.
+        let unknown = json!({"error": {"type": "not_found_error", "message": "model 'tiny' not found"}});
+        first.then(Turn::Status(404, None, unknown.to_string())).then(list(&["other"]));
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())), "{kind}");
+        assert_eq!(records.recv().await.unwrap().model, "other");
+        assert_eq!(second.requests().len(), 0, "{kind}");
+
+        // Once, and not for ever.
+        first.then(Turn::Status(404, None, String::new())).then(list(&["other"]));
+        first.then(Turn::Status(404, None, String::new()));
+        let (deltas, _) = ask(&supervisor, "hi").await;
+        assert_eq!(told(&deltas), ["p/other was not found: q/q-model is asked"], "{kind}");
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn a_server_without_a_list_says_what_to_do() {
+    for (turn, message) in [
+        (list(&[]), "p has no models: load one there (Ollama: `ollama pull MODEL`), then ask again"),
+        (
+            Turn::Status(404, None, String::new()),
+            "p was asked for its models, since the agent names none, and does not list any (p answered 404 (check its \
+             base_url and the model)): name one as its `model`",
+        ),
+        (Turn::Status(401, None, String::new()), "p answered 401 (check its api key)"),
+    ] {
+        let upstream = Upstream::start();
+        upstream.then(turn.clone());
+        let mut config = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
+        config.agents.get_mut(&"main".into()).unwrap().models[0].model.clear();
+        let (supervisor, mut records) = start(config, Deadlines::default());
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((deltas, result.unwrap_err().message.as_str()), (Vec::new(), message), "{turn:?}");
+        all_given_back(&supervisor).await;
+        assert!(records.try_recv().is_err(), "nothing was counted");
+    }
+}
+
+#[actix::test]
+async fn what_a_provider_does_not_take_back_is_left_out() {
+    let upstream = Upstream::start();
+    let (supervisor, _records) =
+        start(config(&[("p", ProviderKind::OpenAiResponses, upstream.base_url())]), Deadlines::default());
+    let refused = json!({"error": {"message": "The encrypted content could not be verified.",
+        "type": "invalid_request_error", "code": "invalid_encrypted_content"}});
+    upstream.then(Turn::Status(400, None, refused.to_string()));
+    let mut asked = chat("hi");
+    let proof = SignatureData::Encrypted { id: "rs_1".into(), content: "of another key".into() };
+    let call = ToolCall { id: "a".into(), name: "echo".into(), input: json!({}) };
+    let result = ToolResult { call: "a".into(), content: "r".into(), is_error: false };
+    let thoughts = vec![Thought { text: "hm".into(), at: 0, proof }];
+    asked.request.messages.extend([
+        ChatMessage::Assistant { text: String::new(), calls: vec![call], thoughts },
+        ChatMessage::ToolResults(vec![result]),
+    ]);
+    let (deltas, result) = read(supervisor.send(asked).await.unwrap().unwrap()).await;
+    assert_eq!((text(&deltas).as_str(), result), ("You said: r", Ok(())));
+    assert_eq!(told(&deltas), ["p-model does not take back what was thought before: it is left out"]);
+    let bodies: Vec<String> = upstream.requests().iter().map(|request| request.body.to_string()).collect();
+    assert!(bodies[0].contains("of another key") && !bodies[1].contains("of another key"), "{bodies:?}");
 }

@@ -136,7 +136,7 @@ pub(crate) enum Command {
     Chat(Chat),
     /// Choose a model provider, try it and write gateway.toml
     ///
-    /// Looks for API keys in the environment (ANTHROPIC_API_KEY, OPENAI_API_KEY) and for a server of Ollama
+    /// Looks for API keys in the environment (ANTHROPIC_API_KEY, OPENAI_API_KEY and others) and for a server of Ollama
     /// (OLLAMA_HOST, or port 11434) or llama.cpp (port 8080) on this machine, asks what it can't find, has the model
     /// answer one short prompt, and writes gateway.toml. Keys are not written there: it names the variable, or a file
     /// that only you can read. Exit status 1 if nothing was written.

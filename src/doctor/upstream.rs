@@ -1,12 +1,14 @@
 //! Model providers: whether agents have the keys they need, whether these look like keys, whether a
 //! provider is there and takes its key, and whether it has the same time as we.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clawmux_actors::provider_supervisor::probe::{Probed, probe};
-use clawmux_core::config::{Config, Provider, key_variable};
+use clawmux_actors::provider_supervisor::probe::{Probed, Verdict, models, probe};
+use clawmux_core::config::{Config, Provider};
+use clawmux_core::error::Error;
 use clawmux_core::provider::ProviderKind;
+use clawmux_core::provider::listing::{first_choice, has};
 
 use super::Findings;
 
@@ -32,7 +34,7 @@ pub(super) fn keys(config: &Config, found: &mut Findings) {
                     format!("provider {name} wants a key and has none: its models can't be asked"),
                     format!(
                         "set {}, or providers.{name}.api_key_env or api_key_file; `clawmux setup` asks for it",
-                        key_variable(provider.kind)
+                        provider.kind.preset().key_variable
                     ),
                 );
             }
@@ -79,7 +81,8 @@ fn misshapen(provider: &Provider, key: &str) -> Option<&'static str> {
     }
 }
 
-/// Asks every provider that agents use. Blocks for as long as the slowest may take, times their number.
+/// Asks every provider that agents use: where requests go, and which models there are. Blocks for as long as the
+/// slowest may take, times their number.
 pub(super) fn ask(config: &Config, found: &mut Findings) {
     let used = config.agents.values().flat_map(|agent| &agent.models).map(|model| &model.provider);
     let system = actix::System::new();
@@ -91,7 +94,10 @@ pub(super) fn ask(config: &Config, found: &mut Findings) {
         match system.block_on(probe(name, provider, TIMEOUT)) {
             Ok(None) => found.fine("model", format!("provider {name} needs no network")),
             Ok(Some(probed)) => {
-                answered(name, &probed, found);
+                if answered(name, &probed, found) {
+                    let listed = system.block_on(models(name, provider, TIMEOUT));
+                    lists(config, name, listed, found);
+                }
                 skew =
                     skew.or(probed.date.as_deref().and_then(|date| off(date, now())).map(|off| (name, off)));
             }
@@ -112,23 +118,74 @@ pub(super) fn ask(config: &Config, found: &mut Findings) {
 /// The longest [`ask`] takes.
 pub(super) fn patience(config: &Config) -> Duration {
     let count = u32::try_from(config.providers.len()).unwrap_or(u32::MAX);
-    TIMEOUT.saturating_mul(count).saturating_add(TIMEOUT)
+    (2 * TIMEOUT).saturating_mul(count).saturating_add(TIMEOUT)
 }
 
-fn answered(name: &str, probed: &Probed, found: &mut Findings) {
-    let Probed { status, took, .. } = probed;
+/// Whether it takes requests.
+fn answered(name: &str, probed: &Probed, found: &mut Findings) -> bool {
+    let Probed { verdict, url, status, took, .. } = probed;
     let what = format!("provider {name} answers in {} ms with {status}", took.as_millis());
-    match status {
-        200..=299 => found.fine("model", what),
-        401 | 403 => {
+    match verdict {
+        Verdict::Fine => {
+            found.fine("model", format!("provider {name} answers in {} ms", took.as_millis()));
+        }
+        Verdict::KeyRefused => {
             let advice = "the key is not accepted: see whether all of it was copied, or make another at the provider's";
             found.error("model", what, advice);
         }
-        404 | 405 => {
-            found.fine("model", format!("{what}: it is there, whether it takes the key is not known"))
+        Verdict::NotThere => found.error(
+            "model",
+            format!("{what}: {url} is not where models are asked"),
+            format!("see to providers.{name}.base_url and its kind"),
+        ),
+        Verdict::Limited => found.warning("model", what, "the limits of the account are reached"),
+        Verdict::Broken => found.warning("model", what, "see whether it is out of order"),
+    }
+    *verdict == Verdict::Fine
+}
+
+/// Whether a provider has the models that agents ask it for.
+fn lists(config: &Config, name: &str, listed: Result<Vec<String>, Error>, found: &mut Findings) {
+    let mut asked: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for agent in config.agents.values() {
+        for model in agent.models.iter().filter(|model| model.provider == name) {
+            asked.entry(&model.model).or_default().push(agent.id.as_str());
         }
-        429 => found.warning("model", what, "the limits of the account are reached"),
-        _ => found.warning("model", what, "see whether it is out of order"),
+    }
+    for (model, agents) in asked {
+        let agents = agents.join(", ");
+        let name_it =
+            format!("`clawmux models {name}` lists those there are: name one as agents.AGENT.model");
+        match &listed {
+            Err(error) if model.is_empty() => found.error(
+                "model",
+                format!(
+                    "provider {name} does not say which models it has, and {agents} names none: {}",
+                    error.message
+                ),
+                "name one as agents.AGENT.model",
+            ),
+            Err(error) => found.fine(
+                "model",
+                format!("provider {name} does not say whether it has {model}: {}", error.message),
+            ),
+            Ok(listed) if model.is_empty() => match first_choice(listed) {
+                Some(first) => found.fine("model", format!("provider {name} answers {agents} with {first}")),
+                None => found.error("model", format!("provider {name} has no models"), "load one there"),
+            },
+            Ok(listed) if has(listed, model) => {
+                found.fine("model", format!("provider {name} has {model} ({agents})"));
+            }
+            // Some servers have one model, and answer with it whatever it is called.
+            Ok(listed) if listed.len() == 1 => found.warning(
+                "model",
+                format!("provider {name} does not list {model} ({agents}), only {}", listed[0]),
+                name_it,
+            ),
+            Ok(_) => {
+                found.error("model", format!("provider {name} does not have {model} ({agents})"), name_it)
+            }
+        }
     }
 }
 
@@ -161,7 +218,6 @@ mod tests {
     use super::*;
     use clawmux_actors::store::Severity;
     use clawmux_core::access::Secret;
-    use clawmux_core::config::Patience;
 
     #[test]
     fn a_clock_that_is_off_is_told() {
@@ -179,13 +235,7 @@ mod tests {
 
     #[test]
     fn keys_that_were_not_copied_well_are_told_and_not_repeated() {
-        let provider = |kind, base_url: &str| Provider {
-            kind,
-            base_url: base_url.into(),
-            api_key: Some(Secret::new("x")),
-            ca_file: None,
-            patience: Patience::default(),
-        };
+        let provider = |kind, base_url: &str| Provider::new(kind, base_url, Some(Secret::new("x")));
         let anthropic = provider(ProviderKind::Anthropic, "https://api.anthropic.com");
         let other = provider(ProviderKind::OpenAi, "http://127.0.0.1:1");
         for bad in ["sk-ant-a b", "\"sk-ant-ab\"", "sk-ant-\u{e9}", "sk-proj-abc"] {

@@ -58,14 +58,15 @@ const MORE_ENVIRONMENT: &[(&str, &str)] = &[
     ("CLAWMUX_TOKEN", "The shared operator token; `clawmux chat --url` shows it as its credential."),
     ("CLAWMUX_JWT_SECRET", "The secret that signs JWTs, of at least 32 bytes."),
     (
-        "ANTHROPIC_API_KEY, OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY, GEMINI_API_KEY, MISTRAL_API_KEY, DEEPSEEK_API_KEY, \
+         GROQ_API_KEY",
         "Keys of model providers; `*_env` in the configuration names others.",
     ),
     (
         "ANTHROPIC_BASE_URL, OPENAI_BASE_URL",
         "Where these providers are asked, unless providers.NAME.base_url names another place.",
     ),
-    ("OLLAMA_HOST", "Where `clawmux setup` and `clawmux models` look for Ollama [default: 127.0.0.1:11434]."),
+    ("OLLAMA_HOST", "Where Ollama is, unless the configuration says so [default: 127.0.0.1:11434]."),
     ("LISTEN_FDS, NOTIFY_SOCKET, JOURNAL_STREAM", "How systemd passes sockets and hears of the daemon."),
 ];
 

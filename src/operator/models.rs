@@ -8,6 +8,8 @@ use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::config::offer::offers;
 use clawmux_core::config::{self, Config, Provider};
 use clawmux_core::error::Error;
+use clawmux_core::provider::listing::{first_choice, has};
+use clawmux_core::provider::model::ModelRef;
 use futures::future::join_all;
 use serde_json::json;
 
@@ -56,7 +58,7 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
             match models {
                 Ok(models) => {
                     for model in models {
-                        let agents = agents_with(config, name, model);
+                        let agents = agents_with(config, name, models, model);
                         if !put(&json_line(&json!({ "provider": name, "model": model, "agents": agents })))? {
                             return Ok(());
                         }
@@ -71,10 +73,15 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
     for (name, models) in &listed {
         match models {
             Ok(models) if models.is_empty() => tell(&format!("{name}: it has no models")),
-            Ok(models) => rows.extend(models.iter().map(|model| {
-                let agents = agents_with(config, name, model).join(", ");
-                [name.clone(), model.clone(), agents]
-            })),
+            Ok(models) => {
+                for (agent, model) in missing(config, name, models) {
+                    tell(&format!("{name}: agent {agent} asks for {model}, which is not listed"));
+                }
+                rows.extend(models.iter().map(|model| {
+                    let agents = agents_with(config, name, models, model).join(", ");
+                    [name.clone(), model.clone(), agents]
+                }));
+            }
             Err(error) => {
                 let said = error.message.strip_prefix(&format!("{name}: ")).unwrap_or(&error.message);
                 let at = providers.get(name).map_or("", |provider| provider.base_url.as_str());
@@ -101,10 +108,23 @@ async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec
     join_all(asked).await
 }
 
-/// The agents that use this model, or fall back on it.
-fn agents_with<'a>(config: &'a Config, provider: &str, model: &str) -> Vec<&'a str> {
+/// The agents that use this model of those that its provider lists, or fall back on it. Who names none uses the
+/// first that can chat.
+fn agents_with<'a>(config: &'a Config, provider: &str, listed: &[String], model: &str) -> Vec<&'a str> {
+    let is_default = first_choice(listed) == Some(model);
     let uses = |agent: &&config::Agent| {
-        agent.models.iter().any(|known| known.provider == provider && known.model == model)
+        let mut of_provider = agent.models.iter().filter(|known| known.provider == provider);
+        of_provider.any(|known| known.model == model || (known.model.is_empty() && is_default))
     };
     config.agents.values().filter(uses).map(|agent| agent.id.as_str()).collect()
+}
+
+/// The agents that ask a provider for a model that it does not list, with the model.
+fn missing<'a>(config: &'a Config, provider: &str, listed: &[String]) -> Vec<(&'a str, &'a str)> {
+    let agents = config.agents.values();
+    let asked = agents.flat_map(|agent| agent.models.iter().map(|model| (agent.id.as_str(), model)));
+    let is_missing = |model: &ModelRef| {
+        model.provider == provider && !model.model.is_empty() && !has(listed, &model.model)
+    };
+    asked.filter(|(_, model)| is_missing(model)).map(|(agent, model)| (agent, model.model.as_str())).collect()
 }

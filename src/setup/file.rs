@@ -18,7 +18,7 @@ use crate::when::{now_ms, stamp};
 pub(super) struct ProviderChoice {
     /// The provider's name.
     pub(super) name: String,
-    /// `anthropic`, `openai` or `offline`.
+    /// Its kind, as the configuration names it.
     pub(super) kind: &'static str,
     /// Where it is; none = where its kind usually is.
     pub(super) base_url: Option<String>,
@@ -145,7 +145,7 @@ fn text(choice: Option<&ProviderChoice>) -> String {
 ";
     let Some(ProviderChoice { name, kind, base_url, key, model }) = choice else {
         return format!(
-            "{HEAD}\n{AGENT}# \"auto\": Anthropic if ANTHROPIC_API_KEY is set, else OpenAI if OPENAI_API_KEY is, else the built-in\n\
+            "{HEAD}\n{AGENT}# \"auto\": Anthropic if ANTHROPIC_API_KEY is set, else OpenAI if OPENAI_API_KEY is, and so on, else the built-in\n\
              # offline model, which needs no network and only shows how clawmux works.\nprovider = \"auto\"\n"
         );
     };

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clawmux_actors::provider_supervisor::probe;
-use clawmux_core::config::default_model;
+use clawmux_core::config::Provider;
 use clawmux_core::config::offer::{Offer, offers};
 use clawmux_core::error::{Detail, Error};
-use clawmux_core::provider::listing::first_choice;
+use clawmux_core::provider::listing::{first_choice, has};
 use futures::future::join_all;
 
 use crate::terminal::one_line;
@@ -60,9 +60,9 @@ impl FoundProvider {
     /// The model to take; none where that is for somebody to say.
     pub(super) fn model(&self) -> Option<String> {
         let listed = self.models.as_deref().unwrap_or_default();
-        let default = default_model(self.offer.provider.kind, &self.offer.provider.base_url);
-        let has =
-            |default: &&str| listed.is_empty() || listed.iter().any(|model| model.starts_with(*default));
+        let Provider { kind, base_url, .. } = &self.offer.provider;
+        let default = kind.default_model(base_url);
+        let has = |default: &&str| listed.is_empty() || has(listed, default);
         default.filter(has).or_else(|| first_choice(listed)).map(str::to_owned)
     }
 }

@@ -3,9 +3,10 @@
 use actix::SystemRunner;
 use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::access::Secret;
-use clawmux_core::config::offer::Offer;
-use clawmux_core::config::{Patience, Provider, is_base_url, key_variable};
+use clawmux_core::config::offer::{Offer, is_service};
+use clawmux_core::config::{Provider, is_base_url};
 use clawmux_core::provider::ProviderKind;
+use clawmux_core::provider::kind::Preset;
 
 use super::Candidate;
 use super::find::{FoundProvider, TIMEOUT, explained};
@@ -20,7 +21,7 @@ const SHOWN_MAX: usize = 20;
 enum MenuItem<'a> {
     Found(&'a FoundProvider),
     /// A service whose key is not in the environment.
-    Service(ProviderKind, &'static str, &'static str),
+    Service(ProviderKind),
     /// A server that somebody knows the address of.
     Server,
     /// Nothing, for now.
@@ -38,12 +39,9 @@ pub(super) fn ask(
 ) -> Result<Option<Candidate>, Failure> {
     let mut picks: Vec<(String, MenuItem<'_>)> =
         found.iter().map(|found| (found.described(), MenuItem::Found(found))).collect();
-    for (kind, title, url) in [
-        (ProviderKind::Anthropic, "Anthropic", "https://api.anthropic.com"),
-        (ProviderKind::OpenAi, "OpenAI", "https://api.openai.com/v1"),
-    ] {
-        let text = format!("{title}: with a key that you paste here");
-        picks.push((text, MenuItem::Service(kind, title, url)));
+    for kind in ProviderKind::ALL.into_iter().filter(|kind| is_service(*kind)) {
+        let text = format!("{}: with a key that you paste here", kind.preset().title);
+        picks.push((text, MenuItem::Service(kind)));
     }
     picks.push(("Another server with an OpenAI-compatible API".into(), MenuItem::Server));
     picks.push(("None for now: the built-in offline model".into(), MenuItem::Offline));
@@ -60,7 +58,7 @@ pub(super) fn ask(
             };
             Candidate::of(found, model)
         }
-        MenuItem::Service(kind, title, url) => service(*kind, title, url, env, system)?,
+        MenuItem::Service(kind) => service(*kind, env, system)?,
         MenuItem::Server => server(system)?,
     };
     if let Some(variable) = &candidate.awaited {
@@ -115,11 +113,10 @@ fn model(listed: &[String], preferred: Option<String>) -> Result<Option<String>,
 /// A service, with a key that is pasted or a variable that will hold it.
 fn service(
     kind: ProviderKind,
-    title: &'static str,
-    base_url: &str,
     env: &[(String, String)],
     system: &SystemRunner,
 ) -> Result<Candidate, Failure> {
+    let Preset { title, base_url, key_variable: usual, .. } = *kind.preset();
     let key = question::secret(&format!(
         "Paste the key for {title}. It is not shown, and kept in a file that only you can read\n\
          (Enter: name a variable that holds it instead): "
@@ -127,7 +124,6 @@ fn service(
     let mut offer = offer(kind.name(), title, kind, base_url);
     let (mut typed, mut awaited) = (None, None);
     if key.is_empty() {
-        let usual = key_variable(kind);
         let named = question::line(&format!("Variable [{usual}]: "))?;
         let variable = if named.is_empty() { usual.to_owned() } else { named };
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -175,13 +171,7 @@ fn server(system: &SystemRunner) -> Result<Candidate, Failure> {
 }
 
 fn offer(name: &'static str, title: &'static str, kind: ProviderKind, base_url: &str) -> Offer {
-    let provider = Provider {
-        kind,
-        base_url: base_url.to_owned(),
-        api_key: None,
-        ca_file: None,
-        patience: Patience::default(),
-    };
+    let provider = Provider::new(kind, base_url, None);
     Offer { name, title, provider, url_variable: None, key_variable: None, is_server: false }
 }
 

@@ -38,8 +38,8 @@ const TRIAL: &str = "Reply with one word: ready";
 
 /// Nothing was found to ask.
 const NOTHING: &str = "\
-No model provider was found: neither ANTHROPIC_API_KEY nor OPENAI_API_KEY is set, and neither Ollama nor llama.cpp \
-answers on this machine.";
+No model provider was found: no key of one is set, such as ANTHROPIC_API_KEY or OPENAI_API_KEY (gateway.toml names \
+them all), and neither Ollama nor llama.cpp answers on this machine.";
 
 /// A provider and model, to be tried and written.
 #[derive(Debug)]
@@ -158,8 +158,7 @@ impl Candidate {
             (None, None, Some(variable)) => Key::Variable(variable.to_owned()),
             (None, None, None) => Key::None,
         };
-        let is_usual =
-            matches!(provider.base_url.as_str(), "https://api.anthropic.com" | "https://api.openai.com/v1");
+        let is_usual = provider.kind.is_home(&provider.base_url);
         Ok(ProviderChoice {
             name: self.name.clone(),
             kind: provider.kind.name(),

@@ -282,13 +282,14 @@ fn another_daemon_on_the_configured_address_is_named_and_not_used() {
 #[test]
 fn a_daemon_in_the_chat_warns_of_its_configuration() {
     let home = home();
-    std::fs::write(home.path().join("gateway.toml"), "[gateway]\nlisten = [\"127.0.0.1:0\"]\n").unwrap();
+    let config = "[gateway]\nlisten = [\"127.0.0.1:0\"]\n[agents.main]\ntools = [\"ecoh\"]\n";
+    std::fs::write(home.path().join("gateway.toml"), config).unwrap();
     let mut chat = command(home.path());
-    chat.args(["chat", "hi"]).env("OPENAI_API_KEY", "k").env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+    chat.args(["chat", "hi"]);
     let ended = chat.output().unwrap();
     let stderr = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && stderr.starts_with("warning: "), "{stderr}");
-    assert!(stderr.contains("agents.main.model: not set, and OPENAI_BASE_URL names a server"), "{stderr}");
+    assert!(stderr.contains("no plugin \"ecoh\" is configured"), "{stderr}");
 }
 
 #[test]

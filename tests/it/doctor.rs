@@ -138,7 +138,10 @@ fn a_port_that_somebody_has_and_one_that_everybody_reaches() {
     assert!(!found.text.contains("short\""), "{}", found.text);
 }
 
-/// A server that answers everything with this head, so long ago.
+/// The models that such a server has.
+const LISTED: &str = r#"{"data":[{"id":"m"},{"id":"n"}]}"#;
+
+/// A server that answers every prompt with this head, so long ago, and lists its models.
 fn server(status: &'static str, ago: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -151,12 +154,18 @@ fn server(status: &'static str, ago: Duration) -> SocketAddr {
                 seen.push(byte[0]);
             }
             let seen = String::from_utf8_lossy(&seen).to_lowercase();
-            assert!(seen.starts_with("get /v1/models http/1.1"), "{seen}");
+            let is_list = seen.starts_with("get /v1/models http/1.1");
+            assert!(is_list || seen.starts_with("post /v1/chat/completions http/1.1"), "{seen}");
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970") - ago;
             let date = http_date(since.as_secs());
             let has_key = seen.contains("authorization: bearer the-key");
-            let status = if has_key { status } else { "400 No Key" };
-            let _ = write!(stream, "HTTP/1.1 {status}\r\nDate: {date}\r\nContent-Length: 2\r\n\r\n{{}}");
+            let status = if has_key { status } else { "403 No Key" };
+            let (status, body) = if is_list { ("200 OK", LISTED) } else { (status, "{}") };
+            let length = body.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 {status}\r\nDate: {date}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+            );
         }
     });
     address
@@ -195,12 +204,32 @@ fn with_provider(address: SocketAddr) -> tempfile::TempDir {
 #[test]
 fn a_provider_that_is_there_refuses_the_key_is_away_or_has_another_time() {
     let key = [("LAB_KEY", "the-key")];
-    let home = with_provider(server("200 OK", Duration::ZERO));
+    // That a prompt without a word is wrong is what a good server says.
+    let address = server("400 Bad Request", Duration::ZERO);
+    let home = with_provider(address);
     let found = doctor(home.path(), &[], &key);
     assert_eq!((found.status, found.state("model", "provider lab answers")), (0, "ok"), "{}", found.text);
+    assert_eq!(found.state("model", "provider lab has m (main)"), "ok");
     assert_eq!(found.state("clock", "of that of provider lab"), "ok");
     assert!(!found.text.contains("the-key"), "{}", found.text);
     doctor(home.path(), &["--offline"], &key).says_nothing_of("model", "");
+
+    let lab = format!(
+        "{ANY}[providers.lab]\nkind = \"openai\"\nbase_url = \"http://{address}\"\napi_key_env = \"LAB_KEY\"\n"
+    );
+    let agent = |model: &str| home_with(&format!("{lab}[agents.main]\nprovider = \"lab\"\n{model}"));
+    let found = doctor(agent("model = \"gone\"\n").path(), &[], &key);
+    let missing = "provider lab does not have gone (main)";
+    assert_eq!((found.status, found.state("model", missing)), (1, "error"), "{}", found.text);
+    let found = doctor(agent("").path(), &[], &key);
+    assert_eq!(found.state("model", "provider lab answers main with m"), "ok", "{}", found.text);
+    let found = doctor(with_provider(server("404 Not Found", Duration::ZERO)).path(), &[], &key);
+    assert_eq!(
+        (found.status, found.state("model", "is not where models are asked")),
+        (1, "error"),
+        "{}",
+        found.text
+    );
 
     let home = with_provider(server("401 Unauthorized", Duration::from_secs(7200)));
     let found = doctor(home.path(), &[], &key);

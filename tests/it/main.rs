@@ -47,6 +47,7 @@ mod owners;
 mod peers;
 mod plugins;
 mod power;
+mod provider_kinds;
 mod providers;
 mod quotas;
 mod reference;

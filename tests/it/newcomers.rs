@@ -219,9 +219,9 @@ fn setup_with_nothing_there_and_nobody_to_ask() {
         (status, said.as_str()),
         (
             0,
-            "Looking for model providers ...\nNo model provider was found: neither ANTHROPIC_API_KEY nor \
-             OPENAI_API_KEY is set, and neither Ollama nor llama.cpp answers on this machine.\nAgent main runs on the \
-             built-in offline model, which needs no network and shows how clawmux works.\nOnce you have a key or a \
+            "Looking for model providers ...\nNo model provider was found: no key of one is set, such as ANTHROPIC_API_KEY \
+             or OPENAI_API_KEY (gateway.toml names them all), and neither Ollama nor llama.cpp answers on this machine.\n\
+             Agent main runs on the built-in offline model, which needs no network and shows how clawmux works.\nOnce you have a key or a \
              model server: `clawmux setup --force`.\n"
         )
     );
@@ -302,13 +302,18 @@ fn a_server_is_never_asked_for_a_model_of_openai() {
     let home = daemon::home();
     let config = "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:11434/v1\"\n[agents.main]\nprovider = \"lab\"\n";
     fs::write(home.path().join("gateway.toml"), config).unwrap();
-    let (status, _, said) = run(home.path(), &["serve", "--listen", "127.0.0.1:0"], &[]);
-    let expected = format!(
-        "{}/gateway.toml:5: agents.main.model: missing; http://127.0.0.1:11434/v1 has models of its own, which `clawmux \
-         models` lists: name one of them\n",
-        home.path().display()
-    );
-    assert_eq!((status, said), (64, expected));
+    let (status, told, _) = run(home.path(), &["check"], &[]);
+    assert!(status == 0 && told.contains("agent   main: the first model that lab lists\n"), "{told}");
+    let upstream = Upstream::start();
+    let config = config.replace("http://127.0.0.1:11434/v1", &upstream.base_url());
+    fs::write(home.path().join("gateway.toml"), config).unwrap();
+    upstream.then(models(&["embed-1", "small", "big"]));
+    let (_, told, _) = run(home.path(), &["models"], &[]);
+    assert!(told.lines().any(|line| line.contains("small") && line.ends_with("main")), "{told}");
+    upstream.then(models(&["embed-1", "small", "big"])).then(Turn::Say(vec!["from the server".into()]));
+    let (status, told, said) = run(home.path(), &["chat", "hi"], &[]);
+    assert!(status == 0 && told.contains("from the server"), "{told}{said}");
+    assert_eq!(upstream.requests().last().unwrap().body["model"], "small");
 }
 
 /// A command on a terminal of its own.

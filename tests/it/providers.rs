@@ -1,4 +1,4 @@
-//! Models over the network, from a client's prompt to the provider's wire and back: both formats,
+//! Models over the network, from a client's prompt to the provider's wire and back: all formats,
 //! over HTTP and HTTPS, and whatever providers do when they fail.
 
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use crate::support::upstream::{Turn, Upstream};
 use crate::support::wait_for;
 use crate::support::wundr::Wundr;
 
-const KINDS: [&str; 2] = ["anthropic", "openai"];
+const KINDS: [&str; 3] = ["anthropic", "openai", "openai-responses"];
 
 /// The provider's key. Nobody but the provider may ever see it.
 const KEY: &str = "sk-test-51ae0bd9f4-geheim";
@@ -39,10 +39,15 @@ fn say(pieces: &[&str]) -> Turn {
     Turn::Say(pieces.iter().map(ToString::to_string).collect())
 }
 
+/// The messages of a request's body, or what stands for them.
+fn messages(body: &Value) -> &[Value] {
+    body["messages"].as_array().or(body["input"].as_array()).expect("messages")
+}
+
 /// The messages of the last request, without a system prompt.
 fn last_messages(upstream: &Upstream) -> Vec<Value> {
     let requests = upstream.requests();
-    let messages = requests.last().and_then(|last| last.body["messages"].as_array()).expect("messages");
+    let messages = requests.last().map(|last| messages(&last.body)).expect("a request");
     messages.iter().filter(|message| message["role"] != "system").cloned().collect()
 }
 
@@ -50,7 +55,7 @@ fn roles(messages: &[Value]) -> Vec<&str> {
     messages.iter().filter_map(|message| message["role"].as_str()).collect()
 }
 
-/// The text of a message, in either format.
+/// The text of a message, in any format.
 fn text(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
@@ -95,8 +100,14 @@ fn text_comes_as_it_is_said_and_counts_as_the_wire_says() {
                 assert_eq!(body["system"], SOUL, "{body}");
                 assert_eq!(roles(body["messages"].as_array().unwrap()), ["user"], "{body}");
             }
+            "openai-responses" => {
+                assert_eq!(request.path, "/v1/responses");
+                assert!(head.contains(&format!("authorization: bearer {KEY}")), "{head}");
+                assert_eq!((&body["instructions"], &body["store"]), (&json!(SOUL), &json!(false)), "{body}");
+                assert_eq!(roles(&last_messages(&upstream)), ["user"], "{body}");
+            }
             _ => {
-                assert_eq!(request.path, "/chat/completions");
+                assert_eq!(request.path, "/v1/chat/completions");
                 assert!(head.contains(&format!("authorization: bearer {KEY}")), "{head}");
                 assert_eq!(body["messages"][0], json!({"role": "system", "content": SOUL}), "{body}");
                 assert_eq!(roles(&last_messages(&upstream)), ["user"], "{body}");
@@ -146,6 +157,18 @@ fn tools_are_called_together_and_their_results_go_back() {
                     assert_eq!((&block["type"], &block["tool_use_id"]), (&json!("tool_result"), &call["id"]));
                     assert!(block.to_string().contains(result["content"].as_str().unwrap()), "{block}");
                 }
+            }
+            "openai-responses" => {
+                let kinds: Vec<_> = messages.iter().map(|item| item["type"].as_str().unwrap()).collect();
+                let (called, output) = ("function_call", "function_call_output");
+                assert_eq!(kinds, ["message", "message", called, called, output, output], "{messages:?}");
+                for (at, result) in [echo, clock].into_iter().enumerate() {
+                    assert_eq!(messages[4 + at]["call_id"], messages[2 + at]["call_id"], "{messages:?}");
+                    assert_eq!(messages[4 + at]["output"], result["content"], "{messages:?}");
+                }
+                let arguments: Value =
+                    serde_json::from_str(messages[2]["arguments"].as_str().unwrap()).unwrap();
+                assert_eq!(arguments, json!({"text": "hi İİİİ"}), "{messages:?}");
             }
             _ => {
                 assert_eq!(roles(&messages), ["user", "assistant", "tool", "tool"], "{messages:?}");
@@ -202,13 +225,13 @@ fn send(client: &mut Client, params: Value) -> Vec<Value> {
     frames
 }
 
-/// The images of all messages of a request's body, in either format.
+/// The images of all messages of a request's body, in any format.
 fn images(body: &Value) -> Vec<Vec<u8>> {
-    let messages = body["messages"].as_array().unwrap().iter();
-    let parts = messages.flat_map(|message| message["content"].as_array().into_iter().flatten());
+    let parts = messages(body).iter().flat_map(|message| message["content"].as_array().into_iter().flatten());
     let encoded = parts.filter_map(|part| match part["type"].as_str() {
         Some("image") if part["source"]["media_type"] == "image/png" => part["source"]["data"].as_str(),
         Some("image_url") => part["image_url"]["url"].as_str()?.strip_prefix("data:image/png;base64,"),
+        Some("input_image") => part["image_url"].as_str()?.strip_prefix("data:image/png;base64,"),
         _ => None,
     });
     encoded.map(|data| STANDARD.decode(data).unwrap()).collect()
@@ -253,18 +276,27 @@ fn an_image_arrives_unchanged_and_is_there_after_a_crash_and_thoughts_are_told()
             assert_eq!(images(&request.body), std::slice::from_ref(&image), "{kind}: byte for byte");
             assert!(request.body.to_string().contains("birds.csv"), "{kind}");
         }
-        let said = &requests[1].body["messages"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|m| m["role"] == "assistant")
-            .unwrap();
+        // What follows the prompt.
+        let sent = messages(&requests[1].body);
+        let said = &sent[1 + sent.iter().position(|message| message["role"] == "user").unwrap()];
         match kind {
             "anthropic" => {
                 assert_eq!(requests[0].body["thinking"], json!({"type": "enabled", "budget_tokens": 4096}));
                 let signature = format!("{}I look, İ see.", crate::support::upstream::SIGNATURE);
                 let block = json!({"type": "thinking", "thinking": "I look, İ see.", "signature": signature});
                 assert_eq!(said["content"][0], block, "{said}");
+            }
+            "openai-responses" => {
+                let reasoning = json!({"effort": "medium", "summary": "auto"});
+                assert_eq!(requests[0].body["reasoning"], reasoning);
+                assert_eq!(requests[0].body["include"], json!(["reasoning.encrypted_content"]));
+                let proof = format!("{}I look, İ see.", crate::support::upstream::SIGNATURE);
+                assert_eq!(
+                    (&said["id"], &said["encrypted_content"]),
+                    (&json!("rs_1"), &json!(proof)),
+                    "{said}"
+                );
+                assert_eq!(said["summary"], json!([{"type": "summary_text", "text": "I look, İ see."}]));
             }
             _ => {
                 assert_eq!(requests[0].body["reasoning_effort"], "medium");
@@ -367,7 +399,7 @@ fn a_crash_between_a_tool_and_the_answer_repeats_neither() {
             "{kind}: only the answer that was cut off is asked for again"
         );
         let (cut, again) = (&upstream.requests()[1].body, &upstream.requests()[2].body);
-        assert_eq!(cut["messages"], again["messages"], "{kind}: and in the same words");
+        assert_eq!(messages(cut), messages(again), "{kind}: and in the same words");
     }
 }
 

@@ -1,5 +1,5 @@
-//! A model provider for tests, on a port of its own: speaks Anthropic Messages and OpenAI chat
-//! completions, over HTTP or HTTPS, and misbehaves on request.
+//! A model provider for tests, on a port of its own: speaks Anthropic Messages, OpenAI chat completions and
+//! OpenAI's Responses API, over HTTP or HTTPS, and misbehaves on request.
 //!
 //! It runs on its own thread, so any runtime can call it. What it answers is queued with
 //! [`Upstream::then`]; with an empty queue it says what it was told.
@@ -21,7 +21,7 @@ pub enum Turn {
     /// Says the text, calls these tools (name, input as the model would write it), ends properly.
     Call(String, Vec<(String, String)>),
     /// Thinks these pieces before it does the rest: signed in Anthropic's format, by the name that wants
-    /// them back in OpenAI's.
+    /// them back in that of chat completions, encrypted in that of Responses.
     Think(Vec<String>, Box<Turn>),
     /// Says each of these pieces only after an [`Upstream::go_on`], then ends properly.
     Slowly(Vec<String>),
@@ -167,7 +167,7 @@ impl Upstream {
         self.address
     }
 
-    /// The base URL for either format: requests go to `/v1/messages` or `/chat/completions` below it.
+    /// The base URL for any format: requests go to `/v1/...` below it.
     pub fn base_url(&self) -> String {
         match self.ca {
             Some(_) => format!("https://localhost:{}", self.address.port()),
@@ -245,16 +245,34 @@ fn certificates() -> (Option<String>, Option<tokio_rustls::TlsAcceptor>) {
     (Some(ca.pem()), Some(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
 }
 
+/// The format that a request is in, by its path.
+#[derive(Clone, Copy)]
+enum Format {
+    Anthropic,
+    Chat,
+    Responses,
+}
+
+impl Format {
+    fn of(path: &str) -> Self {
+        match path.rsplit('/').next() {
+            Some("messages") => Self::Anthropic,
+            Some("responses") => Self::Responses,
+            _ => Self::Chat,
+        }
+    }
+}
+
 /// Answers the requests of one connection.
 async fn serve(state: Arc<State>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     while let Some(request) = read_request(&mut stream).await {
         let said = last_text(&request.body);
-        let anthropic = request.path.ends_with("/messages");
+        let format = Format::of(&request.path);
         state.requests.lock().unwrap().push(request);
         let turn = state.turns.lock().unwrap().pop_front();
         state.arrived.add_permits(1);
         let turn = turn.unwrap_or_else(|| Turn::Say(vec!["You said: ".into(), said]));
-        if answer(&state, &mut stream, turn, anthropic).await.is_none() {
+        if answer(&state, &mut stream, turn, format).await.is_none() {
             return;
         }
     }
@@ -265,7 +283,7 @@ async fn answer(
     state: &State,
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     turn: Turn,
-    anthropic: bool,
+    format: Format,
 ) -> Option<()> {
     let (turn, chunked) = match turn {
         Turn::ThenClose(turn) => (*turn, false),
@@ -312,9 +330,16 @@ async fn answer(
     let encoding = if chunked { "transfer-encoding: chunked\r\n" } else { "" };
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n{encoding}\r\n");
     write(state, stream, &head, false).await?;
-    let (mut events, ending) =
-        if anthropic { anthropic_stream(&pieces, &calls) } else { openai_stream(&pieces, &calls) };
-    let thoughts = if anthropic { anthropic_thoughts(&thoughts) } else { openai_thoughts(&thoughts) };
+    let (mut events, ending) = match format {
+        Format::Anthropic => anthropic_stream(&pieces, &calls),
+        Format::Chat => openai_stream(&pieces, &calls),
+        Format::Responses => responses_stream(&pieces, &calls),
+    };
+    let thoughts = match format {
+        Format::Anthropic => anthropic_thoughts(&thoughts),
+        Format::Chat => openai_thoughts(&thoughts),
+        Format::Responses => responses_thoughts(&thoughts),
+    };
     // After what every stream begins with.
     events.splice(1..1, thoughts);
     // A piece is the one event with a text.
@@ -346,6 +371,7 @@ async fn answer(
                 if matches!(turn, Turn::Short(_)) {
                     let finish = event.replace(r#""finish_reason":"stop""#, r#""finish_reason":"length""#);
                     event = finish.replace(r#""end_turn""#, r#""max_tokens""#);
+                    event = event.replace("response.completed", "response.incomplete");
                 }
                 write(state, stream, &event, chunked).await?;
             }
@@ -498,6 +524,62 @@ fn openai_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<String>,
     (events, ending)
 }
 
+fn responses_event(mut data: Value, kind: &str) -> String {
+    data["type"] = json!(kind);
+    format!("event: {kind}\ndata: {data}\n\n")
+}
+
+fn responses_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<String>, Vec<String>) {
+    let event = responses_event;
+    let started = json!({"response": {"id": "resp_1", "status": "in_progress", "output": []}});
+    let mut events = vec![event(started, "response.created")];
+    if !pieces.is_empty() {
+        let item = |text: &str| {
+            let content = json!([{"type": "output_text", "text": text}]);
+            json!({"output_index": 0, "item": {"type": "message", "id": "msg_1", "content": content}})
+        };
+        events.push(event(item(""), "response.output_item.added"));
+        for piece in pieces {
+            events.push(event(json!({"output_index": 0, "delta": piece}), "response.output_text.delta"));
+        }
+        // The whole of it, which must not be taken for another piece: in no words of any piece.
+        events.push(event(item("all of it"), "response.output_item.done"));
+    }
+    for (at, (name, input)) in calls.iter().enumerate() {
+        let item = |input: &str| {
+            let call = json!({"type": "function_call", "id": format!("fc_{at}"), "call_id": format!("call_{at}"),
+                "name": name, "arguments": input});
+            json!({"output_index": at + 1, "item": call})
+        };
+        events.push(event(item(""), "response.output_item.added"));
+        for part in halves(input) {
+            let delta = json!({"output_index": at + 1, "delta": part});
+            events.push(event(delta, "response.function_call_arguments.delta"));
+        }
+        events.push(event(item(input), "response.output_item.done"));
+    }
+    let output = pieces.len() + calls.len();
+    let usage = json!({"input_tokens": 20, "output_tokens": output, "total_tokens": 20 + output});
+    (events, vec![event(json!({"response": {"usage": usage}}), "response.completed")])
+}
+
+fn responses_thoughts(pieces: &[String]) -> Vec<String> {
+    let event = responses_event;
+    if pieces.is_empty() {
+        return vec![];
+    }
+    let item = json!({"type": "reasoning", "id": "rs_1", "summary": []});
+    let mut events = vec![event(json!({"output_index": 100, "item": item}), "response.output_item.added")];
+    for piece in pieces {
+        let delta = json!({"output_index": 100, "summary_index": 0, "delta": piece});
+        events.push(event(delta, "response.reasoning_summary_text.delta"));
+    }
+    let item = json!({"type": "reasoning", "id": "rs_1", "encrypted_content": format!("{SIGNATURE}{}", pieces.concat()),
+        "summary": [{"type": "summary_text", "text": pieces.concat()}]});
+    events.push(event(json!({"output_index": 100, "item": item}), "response.output_item.done"));
+    events
+}
+
 fn halves(text: &str) -> [&str; 2] {
     let middle = (0..=text.len() / 2).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     let (first, second) = text.split_at(middle);
@@ -533,11 +615,11 @@ pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Reque
     Some(Request { path, head, body })
 }
 
-/// The text of the last message, in either format.
+/// The text of the last message, in any format.
 fn last_text(body: &Value) -> String {
-    let content =
-        body["messages"].as_array().and_then(|messages| messages.last()).map(|last| &last["content"]);
-    match content {
+    let messages = body["messages"].as_array().or(body["input"].as_array());
+    let last = messages.and_then(|messages| messages.last());
+    match last.map(|last| last.get("output").unwrap_or(&last["content"])) {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(blocks)) => blocks
             .iter()

@@ -17,19 +17,15 @@ use serde_json::{Value, json};
 use super::upstream::{self, Turn, Upstream};
 use super::*;
 
-const KINDS: [ProviderKind; 2] = [ProviderKind::Anthropic, ProviderKind::OpenAi];
+const KINDS: [ProviderKind; 3] =
+    [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::OpenAiResponses];
 
 /// A world whose agent has a model of this kind at the upstream.
 async fn world(kind: ProviderKind, upstream: &Upstream) -> World {
     let mut config = Config::default();
     let (base_url, api_key) = (upstream.base_url(), Some(Secret::new("k")));
-    let provider = config::Provider {
-        kind,
-        base_url,
-        api_key,
-        ca_file: None,
-        patience: config::Patience { retries: 0, ..config::Patience::default() },
-    };
+    let patience = config::Patience { retries: 0, ..config::Patience::default() };
+    let provider = config::Provider { patience, ..config::Provider::new(kind, &base_url, api_key) };
     config.providers.insert("up".into(), provider);
     let agent = config.agents.get_mut(&AgentId::from("main")).expect("the default agent");
     agent.models = vec![ModelRef { provider: "up".into(), model: "test-model".into() }];
@@ -55,12 +51,13 @@ fn brings(content: &str, attachments: Vec<Attachment>, thinking: Option<Thinking
     Command::Session(SessionCommand::Submit(Submit { attachments, run_options: thinking.into(), ..submit }))
 }
 
-/// The bytes of all images of a message, in either format.
+/// The bytes of all images of a message, in any format.
 fn images(message: &Value) -> Vec<Vec<u8>> {
     let parts = message["content"].as_array().into_iter().flatten();
     let encoded = parts.filter_map(|part| match part["type"].as_str() {
         Some("image") => part["source"]["data"].as_str(),
         Some("image_url") => part["image_url"]["url"].as_str()?.strip_prefix("data:image/png;base64,"),
+        Some("input_image") => part["image_url"].as_str()?.strip_prefix("data:image/png;base64,"),
         _ => None,
     });
     encoded.map(|data| STANDARD.decode(data).unwrap()).collect()
@@ -69,7 +66,8 @@ fn images(message: &Value) -> Vec<Vec<u8>> {
 /// The messages of the request with this number.
 fn messages(upstream: &Upstream, request: usize) -> Vec<Value> {
     let body = upstream.requests()[request].body.clone();
-    body["messages"].as_array().unwrap().iter().filter(|m| m["role"] != "system").cloned().collect()
+    let messages = body["messages"].as_array().or(body["input"].as_array());
+    messages.unwrap().iter().filter(|m| m["role"] != "system").cloned().collect()
 }
 
 fn thoughts(events: &[Logged]) -> String {
@@ -94,9 +92,16 @@ fn call_echo() -> Turn {
     Turn::Call("Let me see.".into(), vec![("echo".into(), r#"{"text":"hi"}"#.into())])
 }
 
-/// That the assistant's message gives back what was thought before its tool call.
+/// That what the assistant said, which begins with `message`, gives back what was thought before its tool call.
 fn gives_back(kind: ProviderKind, message: &Value, thought: &str) {
     match kind {
+        ProviderKind::OpenAiResponses => {
+            let item = json!({
+                "type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": thought}],
+                "encrypted_content": format!("{}{thought}", upstream::SIGNATURE),
+            });
+            assert_eq!(*message, item);
+        }
         ProviderKind::Anthropic => {
             let block = json!({
                 "type": "thinking", "thinking": thought,
@@ -143,6 +148,13 @@ async fn an_image_arrives_unchanged_and_thoughts_come_through_and_go_back() {
                     // The answer keeps its room beside the thoughts.
                     let asked = json!({"type": "enabled", "budget_tokens": 1000 + 4096 - 1024});
                     assert_eq!((&body["thinking"], &body["max_tokens"]), (&asked, &json!(1000 + 4096)));
+                }
+                ProviderKind::OpenAiResponses => {
+                    assert_eq!(body["reasoning"], json!({"effort": "medium", "summary": "auto"}), "{body}");
+                    assert_eq!(
+                        (&body["store"], &body["include"][0]),
+                        (&json!(false), &json!("reasoning.encrypted_content"))
+                    );
                 }
                 _ => assert_eq!(body["reasoning_effort"], "medium", "{body}"),
             }
@@ -231,17 +243,23 @@ async fn a_prompt_chooses_its_model_and_how_long_its_answer_may_be_and_the_next_
         let unknown = RunOptions { model: Some("nobody's".into()), ..RunOptions::default() };
         peer.ask(asks(unknown));
         assert_eq!(peer.reply().await.unwrap_err().code, ErrorCode::InvalidRequest);
-        let chosen =
-            RunOptions { model: Some("up/other-model".into()), max_tokens: Some(7), ..RunOptions::default() };
+        let chosen = RunOptions {
+            model: Some("up/other-model".into()),
+            max_tokens: Some(70),
+            ..RunOptions::default()
+        };
         for run_options in [chosen, RunOptions { max_tokens: Some(u32::MAX), ..RunOptions::default() }] {
             peer.ask(asks(run_options));
             peer.accepted().await;
             peer.rest().await;
         }
         let asked: Vec<Value> = upstream.requests().iter().map(|request| request.body.clone()).collect();
-        let most = |body: &Value| body.get("max_tokens").or(body.get("max_completion_tokens")).cloned();
+        let most = |body: &Value| {
+            let names = ["max_tokens", "max_completion_tokens", "max_output_tokens"];
+            names.iter().find_map(|name| body.get(name)).cloned()
+        };
         let asked: Vec<_> = asked.iter().map(|body| (body["model"].clone(), most(body))).collect();
-        let expected = [(json!("other-model"), Some(json!(7))), (json!("test-model"), Some(json!(1000)))];
+        let expected = [(json!("other-model"), Some(json!(70))), (json!("test-model"), Some(json!(1000)))];
         assert_eq!(asked, expected, "{kind}: no more than the agent may give");
     }
 }

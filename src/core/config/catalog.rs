@@ -22,7 +22,7 @@ pub struct Catalog {
     pub default_agent: Option<AgentId>,
     /// The agents, by name.
     pub agents: Vec<AgentEntry>,
-    /// The models that some agent names, in the order of the agents, each once.
+    /// The models that some agent names, in the order of the agents, each once; then those that servers chose.
     pub models: Vec<ModelEntry>,
     /// The configured providers, whose other models can be named too.
     pub providers: BTreeSet<String>,
@@ -48,7 +48,7 @@ pub struct Access {
 pub struct AgentEntry {
     /// The agent's name.
     pub id: AgentId,
-    /// The model it asks first.
+    /// The model it asks first; without a name as long as its server has not been asked for one.
     pub model: ModelRef,
     /// Those it falls back to.
     pub fallback: Vec<ModelRef>,
@@ -100,6 +100,7 @@ impl Catalog {
         let mut models: Vec<ModelEntry> = Vec::new();
         for model in config.agents.values().flat_map(|agent| &agent.models) {
             if let Some(provider) = config.providers.get(&model.provider)
+                && !model.model.is_empty()
                 && !models.iter().any(|known| known.model == *model)
             {
                 models.push(ModelEntry { model: model.clone(), kind: provider.kind });
@@ -117,6 +118,21 @@ impl Catalog {
             access: config.providers.iter().map(access).collect(),
             heartbeat: config.scheduler.heartbeat,
         }
+    }
+
+    /// That with the models that servers were asked for, by the names of their providers, in place of those that agents
+    /// do not name.
+    #[must_use]
+    pub fn with_default_models(mut self, known: &BTreeMap<String, String>) -> Self {
+        for agent in self.agents.iter_mut().filter(|agent| agent.model.model.is_empty()) {
+            let Some(model) = known.get(&agent.model.provider) else { continue };
+            agent.model.model.clone_from(model);
+            let kind = self.access.get(&agent.model.provider).map(|access| access.kind);
+            let entry = kind.map(|kind| ModelEntry { model: agent.model.clone(), kind });
+            let is_new = |entry: &ModelEntry| !self.models.iter().any(|known| known.model == entry.model);
+            self.models.extend(entry.filter(is_new));
+        }
+        self
     }
 
     /// The model that somebody names for an agent's sessions: `PROVIDER/MODEL`, or the bare name of a
@@ -194,6 +210,22 @@ mod tests {
             let error = catalog.find("x", unknown).unwrap_err();
             assert!(error.message.contains("one/m, two/m"), "{error}");
         }
+        let unnamed = |known: &[(&str, &str)]| {
+            let known = known.iter().map(|(provider, model)| ((*provider).to_owned(), (*model).to_owned()));
+            let (agents, access) = (
+                vec![agent("x", model("two", ""))],
+                Access { kind: ProviderKind::Ollama, has_key: false, lacks_key: false },
+            );
+            let catalog = Catalog { agents, access: [("two".to_owned(), access)].into(), ..catalog.clone() };
+            catalog.with_default_models(&known.collect())
+        };
+        assert_eq!(unnamed(&[("one", "z")]).answers("x", &Settings::default()), Some(model("two", "")));
+        let known = unnamed(&[("two", "z")]);
+        assert_eq!(known.answers("x", &Settings::default()), Some(model("two", "z")));
+        assert_eq!(
+            known.models.last().map(|entry| (&entry.model, entry.kind)),
+            Some((&model("two", "z"), ProviderKind::Ollama))
+        );
         let set = |model: &str| Settings { model: Some(model.into()), ..Settings::default() };
         assert_eq!(catalog.answers("x", &set("two/m")), Some(b));
         assert_eq!(catalog.answers("x", &set("gone/m")), Some(a), "a provider that is gone is not asked");

@@ -55,7 +55,9 @@ fn may_be_secret(path: &str, value: &Json) -> bool {
         key if key.ends_with("_env") => {
             !text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
         }
-        _ if path.starts_with("mcp[].env.") => !text.starts_with("secret:"),
+        _ if path.starts_with("mcp[].env.") || path.starts_with("providers.*.headers.") => {
+            !text.starts_with("secret:")
+        }
         _ => false,
     }
 }

@@ -167,8 +167,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let mut secrets = credentials::Secrets { env, home, read_file: read_secret };
     let (auth, lengths) = credentials::auth(root.section(r, "auth"), r, &mut secrets);
     credentials::check_lengths(&lengths, &gateway.listen, r);
-    let mut providers = models::providers(root.section(r, "providers"), r, &mut secrets);
     let granted = plugins::secrets(root.section(r, "secrets"), r, &mut secrets);
+    let mut providers = models::providers(root.section(r, "providers"), r, &mut secrets, &granted);
     let mut plugins = plugins::plugins(root.list(r, "plugins"), r, home, &granted);
     let mcp = mcp::servers(root.list(r, "mcp"), r, home, &granted);
     let offered = models::Offered { plugins: &plugins, mcp: &mcp };

@@ -13,8 +13,8 @@ use crate::tools::plugin::{GrantedSecret, HttpGrant, SecretGrant};
 /// What stands behind a folder that may only be read.
 const READ_ONLY: &str = ":ro";
 
-/// What a value of `env` begins with that is the name of a secret.
-const SECRET: &str = "secret:";
+/// What a value of `env`, or of a header, begins with that is the name of a secret.
+pub(super) const SECRET: &str = "secret:";
 
 pub(super) fn servers(
     sections: Vec<Section>,

@@ -13,6 +13,7 @@ mod approvals;
 mod channels;
 mod credentials;
 mod document;
+mod headers;
 mod keys;
 mod layers;
 mod load;
@@ -32,7 +33,7 @@ pub use document::{
 };
 pub use keys::{Hint, Schema, schema};
 pub use load::{DEFAULT_TOOLS, EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
-pub use models::{default_model, is_base_url, key_variable, url_variable};
+pub use models::{is_base_url, url_of_variable};
 pub use restart::{TAKES_A_RESTART, in_effect, takes_a_restart};
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
 
@@ -141,12 +142,14 @@ pub struct Gateway {
 /// `[providers.NAME]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provider {
-    /// Its wire format.
+    /// How it is spoken to.
     pub kind: ProviderKind,
-    /// Where it is, without a trailing slash. Empty for `offline`.
+    /// Where it is, without a trailing slash, with or without its version. Empty for `offline`.
     pub base_url: String,
     /// The key, already read; none where it needs none.
     pub api_key: Option<Secret>,
+    /// What requests carry besides what their format says, by names in lowercase.
+    pub headers: BTreeMap<String, Secret>,
     /// PEM file of a certificate authority trusted besides the public roots.
     pub ca_file: Option<PathBuf>,
     /// How long it is waited for.
@@ -193,7 +196,8 @@ impl Patience {
 pub struct Agent {
     /// Its name.
     pub id: AgentId,
-    /// The provider and model to use, then those to fall back to, in order. Never empty.
+    /// The provider and model to use, then those to fall back to, in order. Never empty. The first may be without a
+    /// name: it is whichever its server lists first.
     pub models: Vec<ModelRef>,
     /// The most tokens of one answer.
     pub max_tokens: u32,

@@ -5,132 +5,120 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::credentials::Secrets;
+use super::headers::{self, key_header};
 use super::load::{DEFAULT_TOOLS, EMBEDDED_ADAPTERS, EMBEDDED_PLUGINS, check_name};
+use super::offer::{is_service, ollama_url};
+use super::plugins::PluginSecrets;
 use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
 use super::{Agent, McpServer, Patience, Plugin, Provider};
+use crate::access::Secret;
 use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
+use crate::provider::address::is_loopback;
 use crate::provider::model::ModelRef;
-use crate::provider::openai::is_openai;
 use crate::tools::built_in::{ToolGroup, is_built_in};
 use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
 
-const KINDS: [ProviderKind; 3] = [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline];
-
 impl Provider {
+    /// One of this kind at this base URL, otherwise as where nothing else is said.
+    pub fn new(kind: ProviderKind, base_url: &str, api_key: Option<Secret>) -> Self {
+        let patience = if is_loopback(base_url) { Patience::at_home() } else { Patience::default() };
+        let base_url = base_url.trim_end_matches('/').to_owned();
+        Self { kind, base_url, api_key, headers: BTreeMap::new(), ca_file: None, patience }
+    }
+
     /// Whether it is a service that wants a key, and there is none.
     pub fn lacks_key(&self) -> bool {
-        let is_home = self.kind != ProviderKind::Offline && self.base_url == home_url(self.kind);
-        is_home && self.api_key.is_none()
+        let wants_key = !self.kind.preset().key_variable.is_empty();
+        wants_key && self.kind.is_home(&self.base_url) && self.api_key.is_none()
     }
 }
 
-/// Where a kind's own service is; the key of its environment variable goes there and nowhere else.
-const fn home_url(kind: ProviderKind) -> &'static str {
+/// Where the variable of a kind says that its service is; none where that is not understood.
+pub fn url_of_variable(kind: ProviderKind, said: &str) -> Option<String> {
+    let url = said.trim().trim_end_matches('/');
     match kind {
-        ProviderKind::Anthropic => "https://api.anthropic.com",
-        ProviderKind::OpenAi => "https://api.openai.com/v1",
-        ProviderKind::Offline => "",
-    }
-}
-
-/// The variable of the environment that holds the key of a kind's service; empty for one without a network.
-pub const fn key_variable(kind: ProviderKind) -> &'static str {
-    match kind {
-        ProviderKind::Anthropic => "ANTHROPIC_API_KEY",
-        ProviderKind::OpenAi => "OPENAI_API_KEY",
-        ProviderKind::Offline => "",
-    }
-}
-
-/// The variable of the environment that says where a kind's service is, as its other clients honour it; empty
-/// for one without a network. It holds where the configuration gives no `base_url`.
-pub const fn url_variable(kind: ProviderKind) -> &'static str {
-    match kind {
-        ProviderKind::Anthropic => "ANTHROPIC_BASE_URL",
-        ProviderKind::OpenAi => "OPENAI_BASE_URL",
-        ProviderKind::Offline => "",
-    }
-}
-
-/// The model of an agent that names none, at a provider of this kind at this base URL. None for servers that
-/// have models of their own: OpenAI's are not asked of anybody but OpenAI.
-pub fn default_model(kind: ProviderKind, base_url: &str) -> Option<&'static str> {
-    match kind {
-        ProviderKind::Anthropic => Some("claude-sonnet-4-5"),
-        ProviderKind::OpenAi => is_openai(base_url).then_some("gpt-4o"),
-        ProviderKind::Offline => Some("offline"),
+        ProviderKind::Ollama => ollama_url(url),
+        _ => is_base_url(url).then(|| url.to_owned()),
     }
 }
 
 pub(super) type Providers = BTreeMap<String, Provider>;
 
-pub(super) fn providers(s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Providers {
+pub(super) fn providers(
+    s: Section,
+    r: &mut Report,
+    secrets: &mut Secrets<'_>,
+    granted: &PluginSecrets,
+) -> Providers {
     let mut providers = Providers::new();
     for (name, s) in s.named(r) {
         check_name(r, &s.origin(""), "providers", &name);
         if name == "auto" {
             r.complain(&s.origin(""), "providers: \"auto\" is reserved");
         }
-        if let Some(provider) = provider(&name, s, r, secrets) {
+        if let Some(provider) = provider(&name, s, r, secrets, granted) {
             providers.insert(name, provider);
         }
     }
     providers
 }
 
-fn provider(name: &str, mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Provider> {
-    let by_name = KINDS.into_iter().find(|kind| kind.name() == name);
-    let kinds = KINDS.map(|kind| (kind.name(), Some(kind)));
-    let kind = s.choice(r, "kind", by_name, &kinds);
-    let (base_url, api_key, ca_file);
-    match kind {
-        Some(kind) => {
-            let from_env = base_url_in_env(kind, r, secrets);
-            base_url = base_url_of(kind, &mut s, r, from_env.as_deref());
-            let at_home = base_url == home_url(kind);
-            let complaints = r.complaints.len();
-            // A key of the environment goes where the environment says, and nowhere else.
-            let is_its_own = at_home || (from_env.is_some() && !s.has("base_url"));
-            let variable = if is_its_own { key_variable(kind) } else { "" };
-            let sought = secrets.either(&mut s, r, "api_key_env", variable, "api_key_file");
-            if sought.secret.is_none()
-                && r.complaints.len() == complaints
-                && (sought.is_named || (at_home && !base_url.is_empty()))
-            {
-                let what = sought.described();
-                r.warn(
-                    &s.origin("api_key_env"),
-                    format!("providers.{name}: {what} is not set, so {name} is asked without a key"),
-                );
-            }
-            api_key = sought.secret;
-            ca_file = s.optional(r, "ca_file").map(|path| secrets.home.join(path));
+fn provider(
+    name: &str,
+    mut s: Section,
+    r: &mut Report,
+    secrets: &mut Secrets<'_>,
+    granted: &PluginSecrets,
+) -> Option<Provider> {
+    let kinds = ProviderKind::ALL.map(|kind| (kind.name(), Some(kind)));
+    let Some(kind) = s.choice(r, "kind", ProviderKind::from_name(name), &kinds) else {
+        if !s.has("kind") {
+            let allowed = ProviderKind::ALL.map(|kind| format!("{:?}", kind.name())).join(" or ");
+            r.complain(&s.origin(""), format!("providers.{name}.kind: missing; allowed is {allowed}"));
         }
-        None => {
-            if !s.has("kind") {
-                r.complain(
-                    &s.origin(""),
-                    format!("providers.{name}.kind: missing; allowed is \"anthropic\" or \"openai\" or \"offline\""),
-                );
-            }
-            for key in ["base_url", "api_key_env", "api_key_file", "ca_file"] {
-                s.optional(r, key);
-            }
-            s.finish(r);
-            return None;
+        for key in ["base_url", "api_key_env", "api_key_file", "ca_file"] {
+            s.optional(r, key);
         }
+        s.section(r, "headers").named_texts(r);
+        s.finish(r);
+        return None;
+    };
+    let from_env = base_url_in_env(kind, r, secrets);
+    let base_url = base_url_of(kind, &mut s, r, from_env.as_deref());
+    let at_home = kind.is_home(&base_url);
+    let complaints = r.complaints.len();
+    // A key of the environment goes where the environment says, and nowhere else.
+    let is_its_own = at_home || (from_env.is_some() && !s.has("base_url"));
+    let variable = if is_its_own { kind.preset().key_variable } else { "" };
+    let sought = secrets.either(&mut s, r, "api_key_env", variable, "api_key_file");
+    if sought.secret.is_none()
+        && r.complaints.len() == complaints
+        && (sought.is_named || (at_home && !variable.is_empty()))
+    {
+        let what = sought.described();
+        r.warn(
+            &s.origin("api_key_env"),
+            format!("providers.{name}: {what} is not set, so {name} is asked without a key"),
+        );
     }
-    let kind = kind?;
-    if api_key.is_some() && base_url.starts_with("http://") && !is_local(&base_url) {
-        r.warn(&s.origin("base_url"), format!("{}: the key travels unencrypted", s.name("base_url")));
+    let api_key = sought.secret;
+    let ca_file = s.optional(r, "ca_file").map(|path| secrets.home.join(path));
+    let key_header = api_key.as_ref().and_then(|_| key_header(kind.format()));
+    let headers = headers::read(s.section(r, "headers"), r, name, key_header, granted);
+    if (api_key.is_some() || !headers.is_empty())
+        && base_url.starts_with("http://")
+        && !is_loopback(&base_url)
+    {
+        let what = if api_key.is_some() { "the key travels" } else { "the headers travel" };
+        r.warn(&s.origin("base_url"), format!("{}: {what} unencrypted", s.name("base_url")));
     }
-    let patience =
-        patience(&mut s, r, if is_local(&base_url) { Patience::at_home() } else { Patience::default() });
+    let usual = Provider::new(kind, &base_url, api_key);
+    let patience = patience(&mut s, r, usual.patience);
     s.finish(r);
-    Some(Provider { kind, base_url, api_key, ca_file, patience })
+    Some(Provider { headers, ca_file, patience, ..usual })
 }
 
 fn patience(s: &mut Section, r: &mut Report, usual: Patience) -> Patience {
@@ -149,7 +137,7 @@ fn patience(s: &mut Section, r: &mut Report, usual: Patience) -> Patience {
 const EXPECTED_URL: &str = "http:// or https://, a host and a path, without user, query or fragment";
 
 fn base_url_of(kind: ProviderKind, s: &mut Section, r: &mut Report, from_env: Option<&str>) -> String {
-    let text = s.text(r, "base_url", home_url(kind));
+    let text = s.text(r, "base_url", kind.preset().base_url);
     if let Some(url) = from_env.filter(|_| !s.has("base_url")) {
         return url.to_owned();
     }
@@ -183,17 +171,13 @@ pub fn is_base_url(url: &str) -> bool {
 /// Where the environment says that a kind's service is; none where it says nothing, or what is no URL, which
 /// is complained of.
 fn base_url_in_env(kind: ProviderKind, r: &mut Report, secrets: &Secrets<'_>) -> Option<String> {
-    let variable = url_variable(kind);
-    let url = secrets.variable(variable)?.trim().trim_end_matches('/');
-    if url.is_empty() || is_base_url(url) {
-        return Some(url.to_owned()).filter(|url| !url.is_empty());
+    let variable = kind.preset().url_variable;
+    let said = secrets.variable(variable).filter(|said| !said.trim().is_empty())?;
+    let url = url_of_variable(kind, said);
+    if url.is_none() {
+        r.complain(&Origin::Env(variable.into()), format!("{variable}: expected {EXPECTED_URL}"));
     }
-    r.complain(&Origin::Env(variable.into()), format!("{variable}: expected {EXPECTED_URL}"));
-    None
-}
-
-fn is_local(url: &str) -> bool {
-    ["http://127.", "http://localhost", "http://[::1]"].iter().any(|local| url.starts_with(local))
+    url
 }
 
 /// Reads the agents; the providers that they use without an entry are filled in.
@@ -231,14 +215,14 @@ fn agent(
     let wanted = s.text(r, "provider", "auto");
     let model = s.text(r, "model", "");
     let provider = if wanted == "auto" {
-        let found = automatic(&name, &model, r, providers, secrets);
+        let found = automatic(providers, secrets);
         if found == ProviderKind::Offline.name()
             && providers.values().any(|p| p.kind != ProviderKind::Offline)
         {
             r.warn(
                 &s.origin("provider"),
                 format!(
-                    "agents.{name}.provider: \"auto\" knows only providers named anthropic and openai that have their key, so this agent runs offline; name one of {}",
+                    "agents.{name}.provider: \"auto\" knows only providers that are named like their kind and have their key, so this agent runs offline; name one of {}",
                     providers.keys().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
                 ),
             );
@@ -250,20 +234,10 @@ fn agent(
     let mut models = Vec::new();
     if let Some(kind) = known(&provider, &s.origin("provider"), &s.name("provider"), r, providers, secrets) {
         let base_url = providers.get(&provider).map(|known| known.base_url.as_str()).unwrap_or_default();
-        let model = Some(model).filter(|model| !model.is_empty());
-        match model.or_else(|| default_model(kind, base_url).map(str::to_owned)) {
-            Some(model) => models.push(ModelRef { provider, model }),
-            None => {
-                let at = if s.has("model") { s.origin("model") } else { s.origin("provider") };
-                r.complain(
-                    &at,
-                    format!(
-                        "{}: missing; {base_url} has models of its own, which `clawmux models` lists: name one of them",
-                        s.name("model")
-                    ),
-                );
-            }
-        }
+        // Without a name it is the first that its server lists.
+        let default = || kind.default_model(base_url).unwrap_or_default().to_owned();
+        let model = if model.is_empty() { default() } else { model };
+        models.push(ModelRef { provider, model });
     }
     for At { value, origin } in s.texts(r, "fallback", Some(&[])).unwrap_or_default() {
         match value.split_once('/') {
@@ -411,40 +385,22 @@ fn tool(text: At<String>, s: &Section, r: &mut Report, plugins: &[Plugin]) -> Pl
     PluginName::new(text.value)
 }
 
-/// What `auto` stands for: a provider that can be asked, Anthropic's before OpenAI's.
-fn automatic(
-    agent: &str,
-    model: &str,
-    r: &mut Report,
-    providers: &Providers,
-    secrets: &Secrets<'_>,
-) -> &'static str {
-    for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
-        if let Some(provider) = providers.get(kind.name()) {
-            // A server of one's own may want no key.
-            if provider.api_key.is_some() || provider.base_url != home_url(provider.kind) {
-                return kind.name();
-            }
-            continue;
+/// What `auto` stands for: the first provider, in the order of the kinds, that is named like its kind and can be
+/// asked. One that is configured may be a server of one's own, which wants no key.
+fn automatic(providers: &Providers, secrets: &Secrets<'_>) -> &'static str {
+    let is_set = |name: &str| secrets.variable(name).is_some_and(|value| !value.trim().is_empty());
+    let can_be_asked = |kind: &ProviderKind| {
+        let preset = kind.preset();
+        if let Some(provider) = providers.get(preset.name) {
+            return provider.kind != ProviderKind::Offline && !provider.lacks_key();
         }
-        let is_set = |name: &str| secrets.variable(name).is_some_and(|value| !value.trim().is_empty());
         // What is no URL is complained of once the provider is used, so it must be.
-        let url = secrets.variable(url_variable(kind)).map_or("", |url| url.trim().trim_end_matches('/'));
-        let is_own = !url.is_empty() && url != home_url(kind);
-        if is_own && is_base_url(url) && model.is_empty() && default_model(kind, url).is_none() {
-            let variable = url_variable(kind);
-            r.warn(
-                &Origin::Env(variable.into()),
-                format!(
-                    "agents.{agent}.model: not set, and {variable} names a server with models of its own: this agent \
-                     runs offline until it is set; `clawmux setup` chooses one"
-                ),
-            );
-        } else if is_own || is_set(key_variable(kind)) {
-            return kind.name();
-        }
-    }
-    ProviderKind::Offline.name()
+        let url = secrets.variable(preset.url_variable).map(str::trim).filter(|url| !url.is_empty());
+        let is_own = url.is_some_and(|url| !kind.is_home(url));
+        is_service(*kind) && (is_own || is_set(preset.key_variable))
+    };
+    let found = ProviderKind::ALL.iter().find(|kind| can_be_asked(kind));
+    found.copied().unwrap_or(ProviderKind::Offline).name()
 }
 
 /// The kind of the provider called `name`. Those called as their kind need no entry.
@@ -459,24 +415,25 @@ fn known(
     if let Some(provider) = providers.get(name) {
         return Some(provider.kind);
     }
-    if let Some(kind) = KINDS.into_iter().find(|kind| kind.name() == name) {
-        let api_key = match kind {
-            ProviderKind::Offline => None,
-            kind => secrets.in_env(r, at, key, key_variable(kind)),
+    if let Some(kind) = ProviderKind::from_name(name) {
+        let preset = kind.preset();
+        let variable = preset.key_variable;
+        let api_key = match variable {
+            "" => None,
+            variable => secrets.in_env(r, at, key, variable),
         };
-        let base_url = base_url_in_env(kind, r, secrets).unwrap_or_else(|| home_url(kind).to_owned());
-        if api_key.is_none() && kind != ProviderKind::Offline && base_url == home_url(kind) {
-            let variable = key_variable(kind);
+        let base_url = base_url_in_env(kind, r, secrets).unwrap_or_else(|| preset.base_url.to_owned());
+        let provider = Provider::new(kind, &base_url, api_key);
+        if provider.lacks_key() {
             let why =
                 format!("the environment variable {variable} is not set, so {name} is asked without a key");
             r.warn(at, format!("{key}: {why}"));
         }
-        let patience = if is_local(&base_url) { Patience::at_home() } else { Patience::default() };
-        let provider = Provider { kind, base_url, api_key, ca_file: None, patience };
         providers.insert(name.to_owned(), provider);
         return Some(kind);
     }
-    let all = || providers.keys().map(String::as_str).chain(KINDS.map(ProviderKind::name)).chain(["auto"]);
+    let kinds = || ProviderKind::ALL.map(ProviderKind::name);
+    let all = || providers.keys().map(String::as_str).chain(kinds()).chain(["auto"]);
     let hint = match nearest(name, all()) {
         Some(near) => format!("did you mean {near:?}?"),
         None => format!(

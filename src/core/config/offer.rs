@@ -4,7 +4,7 @@
 use std::net::Ipv6Addr;
 
 use crate::access::Secret;
-use crate::config::{Patience, Provider, is_base_url, key_variable, url_variable};
+use crate::config::{Provider, is_base_url, url_of_variable};
 use crate::provider::ProviderKind;
 
 /// Where Ollama listens by itself: its port.
@@ -38,58 +38,53 @@ pub fn offers(env: &[(String, String)]) -> Vec<Offer> {
         found.map(|(_, value)| value.trim()).filter(|value| !value.is_empty())
     };
     let mut offers = Vec::new();
-    for (kind, [title, own_title], home) in [
-        (ProviderKind::Anthropic, ["Anthropic", "Anthropic-compatible server"], "https://api.anthropic.com"),
-        (ProviderKind::OpenAi, ["OpenAI", "OpenAI-compatible server"], "https://api.openai.com/v1"),
-    ] {
-        let named =
-            value(url_variable(kind)).map(|url| url.trim_end_matches('/')).filter(|url| is_base_url(url));
-        let key = value(key_variable(kind));
-        let is_own = named.is_some_and(|url| url != home);
+    let services = ProviderKind::ALL.into_iter().filter(|kind| is_service(*kind));
+    for (kind, preset) in services.map(|kind| (kind, kind.preset())) {
+        let named = value(preset.url_variable).and_then(|url| url_of_variable(kind, url));
+        let key = value(preset.key_variable);
+        let is_own = named.as_deref().is_some_and(|url| !kind.is_home(url));
         if key.is_none() && !is_own {
             continue;
         }
-        let base_url = named.unwrap_or(home).to_owned();
+        let base_url = named.as_deref().unwrap_or(preset.base_url);
         offers.push(Offer {
-            name: kind.name(),
-            title: if is_own { own_title } else { title },
-            provider: Provider {
-                kind,
-                base_url,
-                api_key: key.map(Secret::new),
-                ca_file: None,
-                patience: Patience::default(),
+            name: preset.name,
+            title: match kind {
+                ProviderKind::Anthropic if is_own => "Anthropic-compatible server",
+                _ if is_own => "OpenAI-compatible server",
+                _ => preset.title,
             },
-            url_variable: named.map(|_| url_variable(kind)),
-            key_variable: key.map(|_| key_variable(kind)),
+            provider: Provider::new(kind, base_url, key.map(Secret::new)),
+            url_variable: named.as_ref().map(|_| preset.url_variable),
+            key_variable: key.map(|_| preset.key_variable),
             is_server: is_own && key.is_none(),
         });
     }
-    let host = value("OLLAMA_HOST");
+    let ollama = ProviderKind::Ollama;
+    let host = value(ollama.preset().url_variable);
     let servers = [
-        ("ollama", "Ollama", ollama_url(host.unwrap_or(OLLAMA)), host.map(|_| "OLLAMA_HOST")),
-        ("llamacpp", "llama.cpp", Some(LLAMA_CPP.to_owned()), None),
+        (ollama, "ollama", "Ollama", host.unwrap_or(OLLAMA), host.map(|_| ollama.preset().url_variable)),
+        (ProviderKind::OpenAi, "llamacpp", "llama.cpp", LLAMA_CPP, None),
     ];
-    for (name, title, base_url, url_variable) in servers {
-        let Some(base_url) = base_url else { continue };
+    for (kind, name, title, address, url_variable) in servers {
+        let Some(base_url) = url_of_variable(kind, address) else { continue };
         if offers.iter().any(|other: &Offer| other.provider.base_url == base_url) {
             continue;
         }
-        let provider = Provider {
-            kind: ProviderKind::OpenAi,
-            base_url,
-            api_key: None,
-            ca_file: None,
-            patience: Patience::default(),
-        };
+        let provider = Provider::new(kind, &base_url, None);
         offers.push(Offer { name, title, provider, url_variable, key_variable: None, is_server: true });
     }
     offers
 }
 
+/// Whether it is a service with a key of its own, asked in the format that it is usually asked in.
+pub fn is_service(kind: ProviderKind) -> bool {
+    !kind.preset().key_variable.is_empty() && kind != ProviderKind::OpenAiResponses
+}
+
 /// The base URL of an Ollama by what its own variable says: `HOST`, `HOST:PORT`, `:PORT` or a URL. What it
 /// listens on everywhere is asked on this machine. None where it can't be understood.
-fn ollama_url(host: &str) -> Option<String> {
+pub(super) fn ollama_url(host: &str) -> Option<String> {
     let (scheme, rest, port) = match host.split_once("://") {
         None => ("http", host, OLLAMA_PORT),
         Some(("http", rest)) => ("http", rest, "80"),

@@ -381,6 +381,14 @@ fn auto_is_the_first_whose_key_is_set() {
     let keyed = "[providers.anthropic]\napi_key_env = \"MY_KEY\"";
     assert_eq!(models(keyed, &[("MY_KEY", "x"), openai]), is("anthropic", "claude-sonnet-4-5"));
     assert_eq!(models(keyed, &[anthropic]), is("offline", "offline"));
+    // Then the others, in their order; a server only where it is configured.
+    let (groq, router) = (("GROQ_API_KEY", "g"), ("OPENROUTER_API_KEY", "r"));
+    assert_eq!(models("", &[groq, router, openai]), is("openai", "gpt-4o"));
+    assert_eq!(models("", &[groq, router]), is("openrouter", "openrouter/auto"));
+    assert_eq!(models("", &[groq]), is("groq", ""), "the first that it lists");
+    assert_eq!(models("", &[("OLLAMA_HOST", "gpu.lan")]), is("offline", "offline"));
+    assert_eq!(models("[providers.ollama]", &[]), is("ollama", ""));
+    assert_eq!(models("[providers.ollama]", &[openai]), is("openai", "gpt-4o"));
 }
 
 #[test]
@@ -440,27 +448,91 @@ fn the_environment_says_where_a_service_is_that_no_file_says() {
 }
 
 #[test]
+fn kinds_know_where_they_are_and_what_their_key_is_called() {
+    for (kind, variable, base_url) in [
+        ("openai-responses", "OPENAI_API_KEY", "https://api.openai.com/v1"),
+        ("openrouter", "OPENROUTER_API_KEY", "https://openrouter.ai/api/v1"),
+        ("gemini", "GEMINI_API_KEY", "https://generativelanguage.googleapis.com/v1beta/openai"),
+        ("mistral", "MISTRAL_API_KEY", "https://api.mistral.ai/v1"),
+        ("deepseek", "DEEPSEEK_API_KEY", "https://api.deepseek.com/v1"),
+        ("groq", "GROQ_API_KEY", "https://api.groq.com/openai/v1"),
+    ] {
+        for text in [
+            format!("[providers.{kind}]"),
+            format!("[agents.main]\nprovider = {kind:?}"),
+            format!("[providers.{kind}]\nbase_url = \"{}\"", base_url.trim_end_matches("/v1")),
+        ] {
+            let given = Given { env: vec![(variable, "k")], ..toml(&text) };
+            let provider = given.config().providers[kind].clone();
+            let is_same = provider.base_url.trim_end_matches("/v1") == base_url.trim_end_matches("/v1");
+            assert!(is_same && provider.kind.name() == kind, "{provider:?}");
+            assert_eq!(provider.api_key, Some(Secret::new("k")), "{text}");
+        }
+        let elsewhere = format!("[providers.{kind}]\nbase_url = \"http://lab:1\"");
+        let given = Given { env: vec![(variable, "k")], ..toml(&elsewhere) };
+        assert_eq!(given.config().providers[kind].api_key, None, "it goes nowhere else");
+    }
+    let ollama = |env: &[(&'static str, &'static str)]| {
+        let loaded = Given { env: env.to_vec(), ..toml("[agents.main]\nprovider = \"ollama\"") }.loaded();
+        assert_eq!(lines(&loaded.warnings), [""; 0], "it wants no key");
+        loaded.config.providers["ollama"].base_url.clone()
+    };
+    assert_eq!(ollama(&[]), "http://127.0.0.1:11434/v1");
+    assert_eq!(ollama(&[("OLLAMA_HOST", "gpu.lan:99")]), "http://gpu.lan:99/v1");
+    let complaints = toml("[providers.lab]\nkind = \"opnai\"").complaints();
+    assert!(
+        complaints[0].contains("\"openai-responses\"") && complaints[0].contains("\"groq\""),
+        "{complaints:?}"
+    );
+}
+
+#[test]
+fn headers_are_sent_besides_those_that_are_ours() {
+    let lab = "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1\"\napi_key_file = \"k\"\n[providers.lab.headers]\n";
+    let secret = "[secrets.team]\nvalue_env = \"TEAM\"\n";
+    let text = format!("{secret}{lab}X-Title = \"clawmux\"\nx-team = \"secret:team\"\nuser-agent = \"me\"\n");
+    let given = Given { env: vec![("TEAM", "geheim")], ..toml(&text) };
+    let config = given.config();
+    let headers = &config.providers["lab"].headers;
+    let sent: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.expose())).collect();
+    assert_eq!(sent, [("user-agent", "me"), ("x-team", "geheim"), ("x-title", "clawmux")]);
+    assert!(!format!("{config:?}").contains("geheim"));
+    for (header, says) in [
+        (
+            "Content-Length = \"1\"",
+            "providers.lab.headers.Content-Length: clawmux sets content-length itself",
+        ),
+        (
+            "authorization = \"Basic x\"",
+            "providers.lab.headers.authorization: the key is sent in authorization",
+        ),
+        ("\"a b\" = \"x\"", "providers.lab.headers: \"a b\" is not the name of a header"),
+        ("x = \"secret:teams\"", "there is no [secrets.teams], did you mean \"team\"?"),
+        ("x = \"geheim\\n\"", "providers.lab.headers.x: it has characters that a header can't hold"),
+        ("x = \"\"", "providers.lab.headers.x: it is empty"),
+        ("x = \"a\"\nX = \"b\"", "it is there twice"),
+    ] {
+        let text = format!("{secret}{lab}{header}");
+        let complaints = Given { env: vec![("TEAM", "geheim")], ..toml(&text) }.complaints();
+        assert!(complaints[0].contains(says) && !complaints[0].contains("geheim"), "{complaints:?}");
+    }
+    // What may be a secret is not shown.
+    let shown = Given { env: vec![("TEAM", "geheim")], ..toml(&text) }.with(examine).file;
+    let shown = &shown["providers"]["lab"]["headers"];
+    assert_eq!((&shown["X-Title"], &shown["x-team"]), (&json!("(hidden)"), &json!("secret:team")));
+}
+
+#[test]
 fn models_of_openai_are_asked_of_nobody_else() {
     let text = "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:11434/v1\"\n[agents.main]\nprovider = \"lab\"";
-    let complaints = toml(text).complaints();
-    assert_eq!(
-        complaints,
-        [
-            "gateway.toml:5: agents.main.model: missing; http://127.0.0.1:11434/v1 has models of its own, which \
-          `clawmux models` lists: name one of them"
-        ]
-    );
+    let unnamed = |config: Config| config.agents[&AgentId::from("main")].models[0].to_string();
+    assert_eq!(unnamed(toml(text).config()), "lab", "the first that it lists");
     let named = format!("{text}\nmodel = \"llama3.2\"");
     assert_eq!(toml(&named).config().agents[&AgentId::from("main")].models[0].model, "llama3.2");
     let openai = "[providers.eu]\nkind = \"openai\"\nbase_url = \"https://eu.api.openai.com/v1\"\n[agents.main]\nprovider = \"eu\"";
     assert_eq!(toml(openai).config().agents[&AgentId::from("main")].models[0].model, "gpt-4o");
-    let offline = env(&[("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1"), ("OPENAI_API_KEY", "o")]).loaded();
-    assert_eq!(offline.config.agents[&AgentId::from("main")].models[0].provider, "offline");
-    let warned = lines(&offline.warnings);
-    assert!(
-        warned[0].contains("agents.main.model: not set, and OPENAI_BASE_URL names a server"),
-        "{warned:?}"
-    );
+    let own = env(&[("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1"), ("OPENAI_API_KEY", "o")]).loaded();
+    assert_eq!((unnamed(own.config), lines(&own.warnings)), ("openai".to_owned(), Vec::new()));
 }
 
 #[test]

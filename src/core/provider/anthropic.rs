@@ -18,11 +18,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::decoder::Progress;
+use super::failure::Failure;
 use super::json::Text;
 use super::sse::Event;
 use super::{
-    ANSWER_TOKENS_MIN, Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, parts, thinking_tokens,
-    version,
+    ANSWER_TOKENS_MIN, Base64, ChatMessage, ChatRequest, Delta, Part, Stop, parts, thinking_tokens, version,
 };
 use crate::access::Secret;
 use crate::error::{Error, ErrorCode};
@@ -46,12 +46,6 @@ const XHIGH_FROM: (u32, u32) = (4, 7);
 
 /// The most tool calls of one answer that may be under way at once.
 const OPEN_CALLS_MAX: usize = 128;
-
-/// Where requests go. A base URL that ends in `/v1` is taken as well.
-pub(super) fn url(base_url: &str) -> String {
-    let base = base_url.trim_end_matches('/');
-    format!("{}/v1/messages", base.strip_suffix("/v1").unwrap_or(base))
-}
 
 pub(super) fn headers(key: Option<&Secret>) -> Vec<(&'static str, Secret)> {
     let mut headers = vec![("anthropic-version", Secret::new(VERSION))];
@@ -256,7 +250,7 @@ fn said<'a>(text: &'a str, thoughts: &'a [Thought]) -> Vec<Block<'a>> {
                 blocks.push(Block::Thinking { thinking: &thought.text, signature });
             }
             SignatureData::Redacted(data) => blocks.push(Block::RedactedThinking { data }),
-            SignatureData::Bare => {}
+            SignatureData::Bare | SignatureData::Encrypted { .. } | SignatureData::OfCall { .. } => {}
         }
     }
     blocks.extend(text_block(rest));
@@ -409,7 +403,7 @@ impl Answer {
                 progress.finished = true;
             }
             "error" => {
-                let failure = wire.error.unwrap_or_else(|| Failure::Text("an error without words".into()));
+                let failure = wire.error.unwrap_or_else(|| Failure::of_text("an error without words"));
                 return Err(progress.reported(&failure));
             }
             // `ping`, and whatever the API adds.
@@ -426,7 +420,10 @@ impl Answer {
     ) -> Result<(), Error> {
         let Some(block) = wire.content_block else { return Ok(()) };
         match &*block.kind {
-            "text" => push_text(block.text, deltas),
+            "text" => {
+                self.end_thought(deltas);
+                push_text(block.text, deltas);
+            }
             "thinking" => {
                 self.end_thought(deltas);
                 self.thought = Some((wire.index, block.signature.unwrap_or_default().0.into_owned()));
@@ -438,6 +435,7 @@ impl Answer {
                 deltas.push(Delta::Sealed(SignatureData::Redacted(data)));
             }
             "tool_use" => {
+                self.end_thought(deltas);
                 if self.calls.len() >= OPEN_CALLS_MAX {
                     return Err(ErrorCode::Provider.error(format!(
                         "{} opened more than {OPEN_CALLS_MAX} tool calls at once",
@@ -480,7 +478,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Ends a thought whose block was not ended.
+    /// Ends a thought whose block was not ended when the next one began. Some servers end all blocks, and sign
+    /// them, once everything is said: a thought belongs in front of what it led to.
     fn end_thought(&mut self, deltas: &mut Vec<Delta>) {
         let open =
             self.thought.take().map(|(_, signature)| Delta::Sealed(SignatureData::Signature(signature)));
@@ -675,6 +674,35 @@ mod tests {
         assert_eq!(deltas[2], signed);
     }
 
+    #[test]
+    fn a_thought_that_is_ended_after_what_it_led_to_stands_in_front_of_it() {
+        let event = |value: Value| format!("data: {value}\n\n");
+        let start = |index, kind: &str| {
+            event(json!({"type": "content_block_start", "index": index, "content_block": {"type": kind}}))
+        };
+        let piece = |index, delta: Value| {
+            event(json!({"type": "content_block_delta", "index": index, "delta": delta}))
+        };
+        let stream = [
+            start(0, "thinking"),
+            piece(0, json!({"type": "thinking_delta", "thinking": "hm"})),
+            start(1, "text"),
+            piece(1, json!({"type": "text_delta", "text": "so"})),
+            piece(0, json!({"type": "signature_delta", "signature": ""})),
+            event(json!({"type": "content_block_stop", "index": 0})),
+            event(json!({"type": "content_block_stop", "index": 1})),
+            event(json!({"type": "message_stop"})),
+        ];
+        let (deltas, result) = decode(&[stream.concat().as_bytes()]);
+        let expected = [
+            Delta::Thinking("hm".into()),
+            Delta::Sealed(SignatureData::Signature(String::new())),
+            Delta::Text("so".into()),
+            Delta::Finished { stop: Stop::End, usage: None },
+        ];
+        assert_eq!((deltas.as_slice(), result), (&expected[..], Ok(())));
+    }
+
     fn body_of(request: &ChatRequest) -> Value {
         serde_json::from_slice(&encode(request)).unwrap()
     }
@@ -775,13 +803,6 @@ mod tests {
                 {"type": "text", "text": "look"},
             ]}])
         );
-    }
-
-    #[test]
-    fn base_urls_with_and_without_a_version() {
-        for base in ["http://h", "http://h/", "http://h/v1", "http://h/v1/"] {
-            assert_eq!(url(base), "http://h/v1/messages");
-        }
     }
 
     proptest! {

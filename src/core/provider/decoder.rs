@@ -4,9 +4,12 @@
 
 use serde::Deserialize;
 
+use super::failure::Failure;
 use super::fault::Fault;
+use super::format::Format;
+use super::kind::ProviderKind;
 use super::sse::{Event, Parser};
-use super::{Delta, Failure, ProviderKind, anthropic, cut, garbage, openai, reported};
+use super::{Delta, anthropic, cut, garbage, openai, reported, responses};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::provider::usage::Usage;
 
@@ -27,7 +30,8 @@ pub struct Decoder {
 #[derive(Debug)]
 enum Answer {
     Anthropic(anthropic::Answer),
-    OpenAi(openai::Answer),
+    Chat(openai::Answer),
+    Responses(responses::Answer),
 }
 
 /// How far a stream has come.
@@ -57,7 +61,7 @@ impl Progress {
 
     /// The error of a failure that the provider reports within its stream.
     pub(super) fn reported(&mut self, failure: &Failure) -> Error {
-        self.reported = Some(failure.fault());
+        self.reported = Some(failure.fault().unwrap_or(Fault::Server));
         reported(&self.provider, failure)
     }
 }
@@ -66,10 +70,11 @@ impl Decoder {
     /// A decoder for the stream of the provider with this name, which its errors are told with; none
     /// for a kind without a network.
     pub fn new(kind: ProviderKind, provider: &str) -> Option<Self> {
-        let answer = match kind {
-            ProviderKind::Anthropic => Answer::Anthropic(anthropic::Answer::default()),
-            ProviderKind::OpenAi => Answer::OpenAi(openai::Answer::default()),
-            ProviderKind::Offline => return None,
+        let answer = match kind.format() {
+            Format::Anthropic => Answer::Anthropic(anthropic::Answer::default()),
+            Format::Chat => Answer::Chat(openai::Answer::new(kind.preset().quirks)),
+            Format::Responses => Answer::Responses(responses::Answer::default()),
+            Format::Offline => return None,
         };
         let progress = Progress {
             provider: provider.to_owned(),
@@ -135,7 +140,8 @@ impl Decoder {
     pub fn usage(&self) -> Option<Usage> {
         match &self.answer {
             Answer::Anthropic(answer) => answer.usage(),
-            Answer::OpenAi(answer) => answer.usage(),
+            Answer::Chat(answer) => answer.usage(),
+            Answer::Responses(answer) => answer.usage(),
         }
     }
 }
@@ -150,7 +156,8 @@ impl Answer {
         match self {
             _ if progress.finished => Ok(()),
             Self::Anthropic(answer) => answer.take(event, deltas, progress),
-            Self::OpenAi(answer) => answer.take(event, deltas, progress),
+            Self::Chat(answer) => answer.take(event, deltas, progress),
+            Self::Responses(answer) => answer.take(event, deltas, progress),
         }
     }
 }
@@ -161,15 +168,15 @@ mod tests {
 
     #[test]
     fn only_what_can_be_read_counts_and_a_stream_has_an_end() {
-        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::OpenAiResponses] {
             let mut decoder = Decoder::new(kind, "p").unwrap();
             let mut deltas = Vec::new();
             decoder.push(b": stay\n\nevent: ping\nid: 7\n\n", &mut deltas).unwrap();
             assert_eq!((decoder.events(), deltas.len()), (0, 0), "{kind}");
             // One event after the other says nothing, each of a megabyte.
             let data = match kind {
-                ProviderKind::Anthropic => r#"{"type":"ping"}"#,
-                _ => r#"{"choices":[]}"#,
+                ProviderKind::OpenAi => r#"{"choices":[]}"#,
+                _ => r#"{"type":"ping"}"#,
             };
             let event = format!("data: {data}{}\n\n", " ".repeat((1 << 20) - data.len() - 8));
             for count in 1..STREAM_BYTES_MAX / (1 << 20) {

@@ -3,13 +3,14 @@
 //! | fault | asked again | next model |
 //! |---|---|---|
 //! | the request is at fault | | |
-//! | it is too long, or has images or tools that can't be taken | without | |
+//! | it is too long, or has images, tools or thoughts that can't be taken | without | |
 //! | the key is refused; there is no such model or no such server | | yes |
 //! | rate limit, overload, server, network, cut | yes | yes |
 //! | too slow | | yes |
 
 use std::time::Duration;
 
+use super::failure::Failure;
 use crate::time::Timestamp;
 
 /// Why a call of a model failed.
@@ -27,6 +28,10 @@ pub enum Fault {
     NoImages,
     /// The model, or its server as it was started, can't call tools.
     NoTools,
+    /// The model can't think, or not as much as it was asked to.
+    NoThinking,
+    /// It does not take back what the model thought before: that was said to another key, or is damaged.
+    NoThoughts,
     /// Too many requests, by this key: 429.
     RateLimit,
     /// The model has too much to do: 503, 529.
@@ -76,38 +81,125 @@ const NO_TOOLS: [&str; 6] = [
     "tools are not supported",
 ];
 
+/// What servers say where a model can't think, in lowercase: Ollama, OpenAI, Groq, Gemini.
+const NO_THINKING: [&str; 7] = [
+    "does not support thinking",
+    "reasoning_effort is not supported",
+    "'reasoning_effort' is not supported",
+    "argument supplied: reasoning_effort",
+    "'reasoning.effort' is not supported",
+    "thinking is not supported",
+    "encrypted content is not supported",
+];
+
+/// What servers say of thoughts that they don't take back, in lowercase: OpenAI, Anthropic, Gemini.
+const NO_THOUGHTS: [&str; 5] = [
+    "invalid_encrypted_content",
+    "encrypted content could not be",
+    "invalid `signature` in `thinking`",
+    "thought signature is not valid",
+    "thought_signature is not valid",
+];
+
+/// What servers say where there is no such model, in lowercase, whatever the status: OpenRouter, LiteLLM, DeepSeek,
+/// OpenAI, Mistral, llama.cpp.
+const NO_MODEL: [&str; 6] = [
+    "is not a valid model",
+    "invalid model name",
+    "model not exist",
+    "model_not_found",
+    "invalid_model",
+    "model not found",
+];
+
 impl Fault {
     /// Of an HTTP answer other than success, with what it says.
     pub fn of_status(status: u16, body: &[u8]) -> Self {
+        let named = || Failure::of_body(body).fault();
         match status {
             // Whatever the status: one server says so with 500, another with 404.
             400..=599 if says(body, &NO_IMAGES) => Self::NoImages,
             400..=599 if says(body, &NO_TOOLS) => Self::NoTools,
+            400 | 422 | 500 if says(body, &NO_THINKING) => Self::NoThinking,
+            400 | 422 | 500 if says(body, &NO_THOUGHTS) => Self::NoThoughts,
             401..=403 => Self::Auth,
             404 => Self::Misconfigured,
             408 | 504 => Self::Timeout,
+            // What is used up does not come back in a moment.
+            429 if named() == Some(Self::Auth) => Self::Auth,
             425 | 429 => Self::RateLimit,
             503 | 529 => Self::Overloaded,
-            500.. => Self::Server,
-            400 | 413 | 422 if says(body, &TOO_LONG) => Self::ContextTooLong,
+            400 | 413 | 422 | 500 if says(body, &TOO_LONG) => Self::ContextTooLong,
+            400 | 422 if says(body, &NO_MODEL) => Self::Misconfigured,
+            // Gateways say so of all that goes wrong behind them.
+            400 => named().filter(|fault| *fault != Self::Server).unwrap_or(Self::BadRequest),
+            500 => named().filter(|fault| *fault != Self::BadRequest).unwrap_or(Self::Server),
+            501.. => Self::Server,
             _ => Self::BadRequest,
         }
     }
 
-    /// Of a failure that the provider names within its stream, such as `overloaded_error`.
-    pub fn of_kind(kind: &str, message: &str) -> Self {
-        match kind {
-            "overloaded_error" => Self::Overloaded,
-            "rate_limit_error" | "rate_limit_exceeded" => Self::RateLimit,
-            "authentication_error" | "permission_error" | "billing_error" => Self::Auth,
-            "timeout_error" => Self::Timeout,
-            _ if says(kind.as_bytes(), &TOO_LONG) || says(message.as_bytes(), &TOO_LONG) => {
-                Self::ContextTooLong
+    /// What a provider's name for a failure means, or its code in place of a status; none where it is not known.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "overloaded_error"
+            | "server_is_overloaded"
+            | "slow_down"
+            | "ServiceUnavailableError"
+            | "UNAVAILABLE"
+            | "503"
+            | "529" => Self::Overloaded,
+            "rate_limit_error" | "rate_limit_exceeded" | "RateLimitError" | "RESOURCE_EXHAUSTED" | "429" => {
+                Self::RateLimit
             }
-            "not_found_error" => Self::Misconfigured,
-            "invalid_request_error" | "request_too_large" => Self::BadRequest,
-            _ => Self::Server,
-        }
+            "authentication_error"
+            | "permission_error"
+            | "billing_error"
+            | "insufficient_quota"
+            | "invalid_api_key"
+            | "AuthenticationError"
+            | "PermissionDeniedError"
+            | "BudgetExceededError"
+            | "budget_exceeded"
+            | "UNAUTHENTICATED"
+            | "PERMISSION_DENIED"
+            | "401"
+            | "402"
+            | "403" => Self::Auth,
+            "timeout_error" | "Timeout" | "DEADLINE_EXCEEDED" | "408" | "504" => Self::Timeout,
+            "not_found_error" | "NotFoundError" | "NOT_FOUND" | "404" => Self::Misconfigured,
+            "invalid_request_error"
+            | "request_too_large"
+            | "invalid_prompt"
+            | "BadRequestError"
+            | "UnprocessableEntityError"
+            | "ContentPolicyViolationError"
+            | "INVALID_ARGUMENT"
+            | "400"
+            | "422" => Self::BadRequest,
+            "server_error"
+            | "api_error"
+            | "InternalServerError"
+            | "APIConnectionError"
+            | "APIError"
+            | "INTERNAL"
+            | "500"
+            | "502" => Self::Server,
+            name if says(name.as_bytes(), &TOO_LONG) => Self::ContextTooLong,
+            name if says(name.as_bytes(), &NO_MODEL) => Self::Misconfigured,
+            _ => return None,
+        })
+    }
+
+    /// What a provider's words mean; none where they tell nothing.
+    pub(super) fn of_words(message: &str) -> Option<Self> {
+        let said = message.as_bytes();
+        let known: [(&[&str], Self); 3] = [
+            (&TOO_LONG, Self::ContextTooLong),
+            (&NO_MODEL, Self::Misconfigured),
+            (&["api key not valid"], Self::Auth),
+        ];
+        known.into_iter().find(|(words, _)| says(said, words)).map(|(_, fault)| fault)
     }
 
     /// Whether the same model may do better in a moment.
@@ -117,7 +209,15 @@ impl Fault {
 
     /// Whether another model may do better.
     pub const fn fails_over(self) -> bool {
-        !matches!(self, Self::BadRequest | Self::ContextTooLong | Self::NoImages | Self::NoTools)
+        !matches!(
+            self,
+            Self::BadRequest
+                | Self::ContextTooLong
+                | Self::NoImages
+                | Self::NoTools
+                | Self::NoThinking
+                | Self::NoThoughts
+        )
     }
 
     /// What a model did that failed so, in words that follow its name.
@@ -129,6 +229,8 @@ impl Fault {
             Self::ContextTooLong => "can't take so long a conversation",
             Self::NoImages => "can't see images",
             Self::NoTools => "can't call tools",
+            Self::NoThinking => "can't think",
+            Self::NoThoughts => "does not take back what was thought",
             Self::RateLimit => "takes no more requests for now",
             Self::Overloaded => "is overloaded",
             Self::Server => "failed",
@@ -147,6 +249,8 @@ impl Fault {
             Self::ContextTooLong => "context_too_long",
             Self::NoImages => "no_images",
             Self::NoTools => "no_tools",
+            Self::NoThinking => "no_thinking",
+            Self::NoThoughts => "no_thoughts",
             Self::RateLimit => "rate_limit",
             Self::Overloaded => "overloaded",
             Self::Server => "server",
@@ -201,6 +305,9 @@ mod tests {
             (400, r#"{"error":"registry.ollama.ai/library/x does not support tools"}"#, Fault::NoTools),
             (500, "image input is not supported - hint: provide the mmproj", Fault::NoImages),
             (404, "No endpoints found that support image input", Fault::NoImages),
+            (400, r#"{"error":{"message":"\"llama3\" does not support thinking"}}"#, Fault::NoThinking),
+            (400, r#"{"error":{"code":"invalid_encrypted_content","message":"x"}}"#, Fault::NoThoughts),
+            (400, "Model Not Exist", Fault::Misconfigured),
             (408, "", Fault::Timeout),
             (429, "", Fault::RateLimit),
             (500, "", Fault::Server),
@@ -210,9 +317,9 @@ mod tests {
         ] {
             assert_eq!(Fault::of_status(status, body.as_bytes()), fault, "{status} {body}");
         }
-        assert_eq!(Fault::of_kind("overloaded_error", "Overloaded"), Fault::Overloaded);
-        assert_eq!(Fault::of_kind("invalid_request_error", "prompt is too long"), Fault::ContextTooLong);
-        assert_eq!(Fault::of_kind("new_error", ""), Fault::Server);
+        assert_eq!(Fault::of_name("overloaded_error"), Some(Fault::Overloaded));
+        assert_eq!(Fault::of_name("new_error"), None);
+        assert_eq!(Fault::of_words("prompt is too long"), Some(Fault::ContextTooLong));
     }
 
     #[test]

@@ -1,11 +1,10 @@
-//! The models that a provider says it has: where it is asked, and what its answer lists.
+//! The models that a provider says it has: what its answer lists, and which of them is meant.
 //!
 //! Anthropic and OpenAI answer `{"data": [{"id": ..}]}`, and so do the servers that imitate them. Tolerated
 //! of imitators: the list under `models` or bare, and models that are called by `name` or `model`.
 
 use serde_json::Value;
 
-use super::ProviderKind;
 use crate::error::{Error, ErrorCode};
 
 /// The largest answer that is read, in bytes.
@@ -18,16 +17,25 @@ pub const MODELS_MAX: usize = 5000;
 const NAME_BYTES_MAX: usize = 256;
 
 /// Parts of the names of models that don't chat.
-const NOT_FOR_CHAT: [&str; 6] = ["embed", "rerank", "whisper", "tts", "moderation", "dall-e"];
+const NOT_FOR_CHAT: [&str; 9] =
+    ["embed", "rerank", "whisper", "tts", "moderation", "dall-e", "guard", "imagen", "transcribe"];
 
-/// Where a provider of this kind is asked for its models; none for one without a network.
-pub fn url(kind: ProviderKind, base_url: &str) -> Option<String> {
-    let base_url = base_url.trim_end_matches('/');
-    match kind {
-        ProviderKind::Anthropic => Some(format!("{base_url}/v1/models?limit=1000")),
-        ProviderKind::OpenAi => Some(format!("{base_url}/models")),
-        ProviderKind::Offline => None,
-    }
+/// Whether a list has this model. Servers know a model by longer names than they list, and list longer ones than it
+/// is known by: `llama3.2` for `llama3.2:latest`, `claude-sonnet-4-5` for the one of a date.
+pub fn has(models: &[String], model: &str) -> bool {
+    let bare = |name: &str| name.strip_prefix("models/").unwrap_or(name).to_owned();
+    let wanted = bare(model);
+    // `20250929` or `2025-09-29`
+    let is_date = |rest: &str| {
+        let digits = rest.bytes().filter(u8::is_ascii_digit).count();
+        digits == 8 && matches!((rest.len(), rest.matches('-').count()), (8, 0) | (10, 2))
+    };
+    models.iter().map(|listed| bare(listed)).any(|listed| {
+        let rest = listed.strip_prefix(wanted.as_str());
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest == ":latest" || rest.strip_prefix('-').is_some_and(is_date)
+        }) || wanted.strip_prefix(listed.as_str()).is_some_and(|rest| rest.starts_with(':'))
+    })
 }
 
 /// The models that an answer lists, in its order. Names that are empty or too long are left out.
@@ -96,6 +104,21 @@ mod tests {
         );
         assert_eq!(choice(&["Embed"]).as_deref(), Some("Embed"), "there is no other");
         assert_eq!(choice(&[]), None);
+    }
+
+    #[test]
+    fn models_are_known_by_several_names() {
+        let listed =
+            ["llama3.2:latest", "claude-sonnet-4-5-20250929", "models/gemini-2.5-pro", "a/b", "gpt-4o-mini"];
+        let listed = listed.map(str::to_owned);
+        for known in
+            ["llama3.2", "llama3.2:latest", "claude-sonnet-4-5", "gemini-2.5-pro", "a/b:free", "gpt-4o-mini"]
+        {
+            assert!(has(&listed, known), "{known}");
+        }
+        for unknown in ["llama3", "claude-sonnet-4", "gpt-4o", "b", "", "A/B"] {
+            assert!(!has(&listed, unknown), "{unknown}");
+        }
     }
 
     proptest! {

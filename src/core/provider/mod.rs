@@ -5,38 +5,47 @@
 
 pub mod meter;
 
+pub mod address;
 pub mod anthropic;
 pub mod breaker;
 mod decoder;
+mod failure;
 pub mod fault;
+pub mod format;
 mod json;
+pub mod kind;
 pub mod listing;
 pub mod model;
 pub mod notice;
 pub mod offline;
 pub mod openai;
+pub mod quirks;
 pub mod reduce;
+pub mod responses;
 pub mod retry;
 pub mod sse;
 pub mod thought;
 pub mod usage;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 pub use decoder::Decoder;
+pub use failure::http_error;
+pub use kind::ProviderKind;
 
 use crate::access::Secret;
-use crate::error::{Detail, Error, ErrorCode};
+use crate::error::{Error, ErrorCode};
 use crate::prompt::attachment::{Attachment, ImageType, Kind};
 use crate::prompt::thinking::Thinking;
-use crate::provider::fault::Fault;
+use crate::provider::failure::{Failure, quote};
+use crate::provider::format::Format;
 use crate::provider::notice::Notice;
 use crate::provider::thought::SignatureData;
 use crate::provider::thought::Thought;
@@ -168,34 +177,6 @@ pub enum Delta {
     },
 }
 
-/// The kinds of providers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProviderKind {
-    /// The Anthropic Messages API.
-    Anthropic,
-    /// OpenAI chat completions, and any server that speaks them.
-    OpenAi,
-    /// Built in, deterministic, no network.
-    Offline,
-}
-
-impl ProviderKind {
-    /// Its name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Anthropic => "anthropic",
-            Self::OpenAi => "openai",
-            Self::Offline => "offline",
-        }
-    }
-}
-
-impl fmt::Display for ProviderKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// How many bytes make a token, where nobody counted: a rule of thumb for English text.
 const BYTES_PER_TOKEN: u64 = 4;
 
@@ -272,17 +253,23 @@ fn small_number(word: &str) -> Option<u32> {
 pub struct HttpRequest {
     /// The base URL with the path of the wire format.
     pub url: String,
-    /// The headers besides those every HTTP client sets.
-    pub headers: Vec<(&'static str, Secret)>,
+    /// The headers besides those every HTTP client sets, by names in lowercase; of two of a name the later holds.
+    pub headers: Vec<(Cow<'static, str>, Secret)>,
 }
 
 impl HttpRequest {
-    /// The request for a provider of this kind; none for one without a network.
-    pub fn new(kind: ProviderKind, base_url: &str, key: Option<&Secret>) -> Option<Self> {
-        let (url, mut headers) = match kind {
-            ProviderKind::Anthropic => (anthropic::url(base_url), anthropic::headers(key)),
-            ProviderKind::OpenAi => (openai::url(base_url), openai::headers(key)),
-            ProviderKind::Offline => return None,
+    /// The request for a provider of this kind, with what else it is to carry; none for one without a network.
+    pub fn new(
+        kind: ProviderKind,
+        base_url: &str,
+        key: Option<&Secret>,
+        more: &BTreeMap<String, Secret>,
+    ) -> Option<Self> {
+        let format = kind.format();
+        let mut headers = match format {
+            Format::Anthropic => anthropic::headers(key),
+            Format::Chat | Format::Responses => openai::headers(key),
+            Format::Offline => return None,
         };
         for (name, value) in [
             ("content-type", "application/json"),
@@ -292,115 +279,21 @@ impl HttpRequest {
         ] {
             headers.push((name, Secret::new(value)));
         }
-        Some(Self { url, headers })
+        let headers = headers.into_iter().map(|(name, value)| (Cow::Borrowed(name), value));
+        let more = more.iter().map(|(name, value)| (Cow::Owned(name.clone()), value.clone()));
+        let headers = headers.chain(more).collect();
+        Some(Self { url: address::endpoint(format, base_url), headers })
     }
 }
 
 /// The JSON body of a streaming request to a provider of this kind at this base URL; empty for one
 /// without a network.
 pub fn encode(kind: ProviderKind, base_url: &str, request: &ChatRequest) -> Vec<u8> {
-    match kind {
-        ProviderKind::Anthropic => anthropic::encode(request),
-        ProviderKind::OpenAi => openai::encode(request, openai::LengthField::of(base_url)),
-        ProviderKind::Offline => Vec::new(),
-    }
-}
-
-/// The longest piece of a provider's own words that an error repeats, in characters.
-const QUOTE_CHARS_MAX: usize = 300;
-
-/// The error of an HTTP answer other than success. `retry_after` is what the header of that name says; `key`
-/// is removed from what the provider says, should it repeat it.
-pub fn http_error(
-    provider: &str,
-    status: u16,
-    retry_after: Option<Duration>,
-    body: &[u8],
-    key: Option<&Secret>,
-) -> Error {
-    let said = String::from_utf8_lossy(body);
-    let said = match serde_json::from_str::<ErrorBody>(&said) {
-        Ok(body) => Cow::Owned(body.error.to_string()),
-        Err(_) if said.trim_start().starts_with('<') => Cow::Borrowed(""),
-        Err(_) => said,
-    };
-    let said = quote(&said, key);
-    let mut message = format!("{provider} answered {status}");
-    if !said.is_empty() {
-        message.push_str(": ");
-        message.push_str(&said);
-    }
-    match status {
-        401 | 403 => message.push_str(" (check its api key)"),
-        404 => message.push_str(" (check its base_url and the model)"),
-        _ => {}
-    }
-    let error = ErrorCode::Provider.error(message);
-    if matches!(status, 401 | 403) {
-        return error.with(Detail::KeyRefused);
-    }
-    match retry_after {
-        Some(wait) => error.with(Detail::RetryAfter(wait)),
-        None => error,
-    }
-}
-
-/// `text` on one line, bounded, without the key.
-fn quote(text: &str, key: Option<&Secret>) -> String {
-    let mut line = String::with_capacity(text.len().min(4 * QUOTE_CHARS_MAX));
-    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    if let Some(key) = key.map(Secret::expose).filter(|key| !key.is_empty()) {
-        line = line.replace(key, "[secret]");
-    }
-    if let Some((end, _)) = line.char_indices().nth(QUOTE_CHARS_MAX) {
-        line.truncate(end);
-        line.push_str("...");
-    }
-    line
-}
-
-/// `{"error": ...}`, as both formats and most servers that imitate one report failures.
-#[derive(Deserialize)]
-struct ErrorBody {
-    error: Failure,
-}
-
-/// A failure in a provider's words.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Failure {
-    Typed {
-        #[serde(rename = "type")]
-        kind: Option<String>,
-        message: String,
-    },
-    Text(String),
-    Other(Value),
-}
-
-impl Failure {
-    /// What it comes to.
-    fn fault(&self) -> Fault {
-        match self {
-            Self::Typed { kind, message } => Fault::of_kind(kind.as_deref().unwrap_or_default(), message),
-            Self::Text(message) => Fault::of_kind("", message),
-            Self::Other(_) => Fault::Server,
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Typed { kind: Some(kind), message } => write!(f, "{kind}: {message}"),
-            Self::Typed { kind: None, message } | Self::Text(message) => f.write_str(message),
-            Self::Other(value) => write!(f, "{value}"),
-        }
+    match kind.format() {
+        Format::Anthropic => anthropic::encode(request),
+        Format::Chat => openai::encode(request, kind.quirks(base_url)),
+        Format::Responses => responses::encode(request),
+        Format::Offline => Vec::new(),
     }
 }
 
@@ -451,6 +344,15 @@ fn input_object(input: &Value) -> Cow<'_, Value> {
     match input {
         Value::Object(_) => Cow::Borrowed(input),
         other => Cow::Owned(serde_json::json!({ "input": other })),
+    }
+}
+
+/// The result of a tool as text; OpenAI's formats have no flag for one that is an error.
+fn tool_output(result: &ToolResult) -> Cow<'_, str> {
+    if result.is_error {
+        Cow::Owned(format!("error: {}", result.content))
+    } else {
+        Cow::Borrowed(&result.content)
     }
 }
 
@@ -555,7 +457,7 @@ mod tests {
         let image = Attachment::new(None, None, data.into()).unwrap();
         let user = ChatMessage::User { text: "look".into(), attachments: vec![image.clone(), image] };
         let mut request = request("m", vec![user]);
-        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline] {
+        for kind in ProviderKind::ALL {
             let tokens = estimate_input(kind, &request, encode(kind, "", &request).len());
             assert!((2 * IMAGE_TOKENS..2 * IMAGE_TOKENS + 200).contains(&tokens), "{kind}: {tokens}");
         }
@@ -577,53 +479,22 @@ mod tests {
     }
 
     #[test]
-    fn http_errors_say_who_answered_what() {
-        let overloaded = br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}"#;
-        let error = http_error("anthropic", 529, Some(Duration::from_secs(7)), overloaded, None);
-        assert_eq!(error.message, "anthropic answered 529: overloaded_error: Overloaded");
-        assert_eq!(error.code, ErrorCode::Provider);
-        assert_eq!(error.detail, Some(Detail::RetryAfter(Duration::from_secs(7))));
-
-        let key = Secret::new("sk-123");
-        let denied =
-            br#"{"error":{"message":"Incorrect\nkey: sk-123.","type":"invalid_request_error","code":"x"}}"#;
-        let error = http_error("openai", 401, None, denied, Some(&key));
-        assert_eq!(
-            error.message,
-            "openai answered 401: invalid_request_error: Incorrect key: [secret]. (check its api key)"
-        );
-    }
-
-    #[test]
-    fn http_errors_bear_any_body() {
-        let cases: [(&[u8], &str); 6] = [
-            (b"", "p answered 500"),
-            (b"<html>oops</html>", "p answered 500"),
-            (b"plain  text\r\n", "p answered 500: plain text"),
-            (br#"{"error":"model not loaded"}"#, "p answered 500: model not loaded"),
-            (br#"{"error":{"code":3}}"#, r#"p answered 500: {"code":3}"#),
-            (b"\xff\xfe", "p answered 500: \u{fffd}\u{fffd}"),
-        ];
-        for (body, message) in cases {
-            assert_eq!(http_error("p", 500, None, body, None).message, message);
-        }
-        let long = "İ".repeat(10_000);
-        let error = http_error("p", 500, None, long.as_bytes(), None);
-        assert!(error.message.chars().count() < 400, "{} characters", error.message.chars().count());
-    }
-
-    #[test]
     fn requests_carry_the_key_and_nobody_prints_it() {
+        let more = BTreeMap::from([("x-title".to_owned(), Secret::new("geheim"))]);
         for (kind, url, header, value) in [
             (ProviderKind::Anthropic, "https://x.test/v1/messages", "x-api-key", "k1"),
-            (ProviderKind::OpenAi, "https://x.test/chat/completions", "authorization", "Bearer k1"),
+            (ProviderKind::OpenAi, "https://x.test/v1/chat/completions", "authorization", "Bearer k1"),
+            (ProviderKind::OpenAiResponses, "https://x.test/v1/responses", "authorization", "Bearer k1"),
         ] {
-            let request = HttpRequest::new(kind, "https://x.test", Some(&Secret::new("k1"))).unwrap();
+            let request = HttpRequest::new(kind, "https://x.test", Some(&Secret::new("k1")), &more).unwrap();
             assert_eq!(request.url, url);
-            let sent = request.headers.iter().find(|(name, _)| *name == header).unwrap();
-            assert_eq!(sent.1.expose(), value);
+            for (header, value) in [(header, value), ("x-title", "geheim")] {
+                let sent = request.headers.iter().find(|(name, _)| name == header).unwrap();
+                assert_eq!(sent.1.expose(), value);
+            }
             assert!(!format!("{request:?}").contains("k1"), "{request:?}");
+            assert!(!format!("{request:?}").contains("geheim"), "{request:?}");
         }
-        assert_eq!(HttpRequest::new(ProviderKind::Offline, "", None), None);
+        assert_eq!(HttpRequest::new(ProviderKind::Offline, "", None, &more), None);
     }
 }

@@ -5,12 +5,15 @@
 pub struct ModelRef {
     /// The provider's name in `[providers]`.
     pub provider: String,
-    /// The model's name there.
+    /// The model's name there; empty = whichever its server lists first, as long as nobody asked.
     pub model: String,
 }
 
 impl std::fmt::Display for ModelRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.provider, self.model)
+        match self.model.as_str() {
+            "" => f.write_str(&self.provider),
+            model => write!(f, "{}/{model}", self.provider),
+        }
     }
 }

@@ -2,22 +2,26 @@
 //!
 //! Source: the chat completions API reference. Tolerated of imitators: a tool call's id and name in
 //! every fragment or only in the first, fragments without an index, several calls under one index,
-//! no `finish_reason`, no usage, a usage in the last content chunk. Not tolerated: a stream without
-//! its `[DONE]`, which can't be told from one that was cut.
+//! no `finish_reason`, no usage, a usage in the last content chunk, content in parts of which some are
+//! thoughts, an error without its envelope. Not tolerated: a stream without its `[DONE]`, which can't be
+//! told from one that was cut.
 //!
-//! The bound on output is `max_completion_tokens` at api.openai.com, whose newer models refuse the
-//! other, and `max_tokens` everywhere else, where the newer name is often unknown.
+//! What servers want otherwise is told by their [`Quirks`].
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::decoder::Progress;
+use super::failure::Failure;
 use super::json::{First, Text};
+use super::quirks::{Effort, LengthField, Quirks};
 use super::sse::Event;
-use super::{Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, parts, version};
+use super::{Base64, ChatMessage, ChatRequest, Delta, Part, Stop, parts, version};
 use crate::access::Secret;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{CallId, PluginName};
@@ -30,57 +34,32 @@ use crate::tools::call::ToolCall;
 /// The most tool calls of one answer.
 const CALLS_MAX: usize = 128;
 
-/// The address of chat completions below a base URL.
-pub(super) fn url(base_url: &str) -> String {
-    format!("{}/chat/completions", base_url.trim_end_matches('/'))
-}
+/// What stands in place of the signature of a call that another model made, where signatures are wanted.
+const UNSIGNED: &str = "skip_thought_signature_validator";
+
+/// How many letters and digits an id of a tool call has where that matters.
+const SHORT_ID_CHARS: usize = 9;
 
 pub(super) fn headers(key: Option<&Secret>) -> Vec<(&'static str, Secret)> {
     key.map(|key| ("authorization", Secret::new(format!("Bearer {}", key.expose())))).into_iter().collect()
-}
-
-/// Whether this base URL is OpenAI's own.
-pub(crate) fn is_openai(base_url: &str) -> bool {
-    let host = host(base_url).to_ascii_lowercase();
-    host == "openai.com" || host.ends_with(".openai.com")
-}
-
-fn host(base_url: &str) -> &str {
-    let rest = base_url.split_once("://").map_or(base_url, |(_, rest)| rest);
-    rest.split(['/', ':']).next().unwrap_or_default()
-}
-
-/// How a request names the bound on its output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LengthField {
-    /// `max_tokens`
-    MaxTokens,
-    /// `max_completion_tokens`
-    MaxCompletionTokens,
-}
-
-impl LengthField {
-    /// How the server at this base URL wants it named.
-    pub fn of(base_url: &str) -> Self {
-        if host(base_url).eq_ignore_ascii_case("api.openai.com") {
-            Self::MaxCompletionTokens
-        } else {
-            Self::MaxTokens
-        }
-    }
 }
 
 #[derive(Serialize)]
 struct Body<'a> {
     model: &'a str,
     stream: bool,
-    stream_options: StreamOptions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stream_options: Option<StreamOptions>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_completion_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_effort: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<Reasoning>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<Switch>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     messages: Vec<Message<'a>>,
@@ -89,6 +68,17 @@ struct Body<'a> {
 #[derive(Serialize)]
 struct StreamOptions {
     include_usage: bool,
+}
+
+#[derive(Serialize)]
+struct Reasoning {
+    effort: &'static str,
+}
+
+#[derive(Serialize)]
+struct Switch {
+    #[serde(rename = "type")]
+    kind: &'static str,
 }
 
 #[derive(Serialize)]
@@ -110,11 +100,13 @@ enum Message<'a> {
         content: Option<&'a str>,
         #[serde(skip_serializing_if = "String::is_empty")]
         reasoning_content: String,
+        #[serde(skip_serializing_if = "String::is_empty")]
+        reasoning: String,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<Call<'a>>,
     },
     Tool {
-        tool_call_id: &'a str,
+        tool_call_id: Cow<'a, str>,
         content: Cow<'a, str>,
     },
 }
@@ -140,7 +132,7 @@ struct ImageUrl<'a> {
 }
 
 /// An image within its own address.
-struct DataUrl<'a>(&'static str, Base64<'a>);
+pub(super) struct DataUrl<'a>(pub(super) &'static str, pub(super) Base64<'a>);
 
 impl Serialize for DataUrl<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -150,10 +142,25 @@ impl Serialize for DataUrl<'_> {
 
 #[derive(Serialize)]
 struct Call<'a> {
-    id: &'a str,
+    id: Cow<'a, str>,
     #[serde(rename = "type")]
     kind: &'static str,
     function: Function<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_content: Option<Extra<'a>>,
+}
+
+/// What Google adds to a tool call.
+#[derive(Serialize, Deserialize)]
+struct Extra<'a> {
+    #[serde(borrow)]
+    google: Option<Google<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Google<'a> {
+    #[serde(borrow)]
+    thought_signature: Option<Text<'a>>,
 }
 
 #[derive(Serialize)]
@@ -162,8 +169,8 @@ struct Function<'a> {
     arguments: String,
 }
 
-/// The JSON body of a request.
-pub fn encode(request: &ChatRequest, length: LengthField) -> Vec<u8> {
+/// The JSON body of a request to a server with these quirks.
+pub fn encode(request: &ChatRequest, quirks: Quirks) -> Vec<u8> {
     let mut messages = Vec::with_capacity(request.messages.len() + 1);
     if !request.system.trim().is_empty() {
         messages.push(Message::System { content: request.system.trim() });
@@ -174,45 +181,53 @@ pub fn encode(request: &ChatRequest, length: LengthField) -> Vec<u8> {
                 messages.push(Message::User { content: content(text, attachments) });
             }
             ChatMessage::Assistant { text, calls, .. } if text.is_empty() && calls.is_empty() => {}
-            ChatMessage::Assistant { text, calls, thoughts } => messages.push(Message::Assistant {
-                content: (!text.is_empty()).then_some(text),
-                reasoning_content: thoughts
-                    .iter()
-                    .filter(|thought| is_ours(thought))
-                    .map(|t| t.text.as_str())
-                    .collect(),
-                tool_calls: calls
-                    .iter()
-                    .map(|call| Call {
-                        id: call.id.as_str(),
-                        kind: "function",
-                        function: Function {
-                            name: call.name.as_str(),
-                            arguments: super::input_object(&call.input).to_string(),
-                        },
-                    })
-                    .collect(),
-            }),
+            ChatMessage::Assistant { text, calls, thoughts } => {
+                let thought = |field: &str| {
+                    let bare = thoughts.iter().filter(|thought| thought.proof == SignatureData::Bare);
+                    let bare = bare.filter(|_| quirks.thoughts == Some(field));
+                    bare.map(|thought| thought.text.as_str()).collect()
+                };
+                let calls = calls.iter().enumerate().map(|(nth, call)| Call {
+                    id: call_id(&call.id, quirks),
+                    kind: "function",
+                    function: Function {
+                        name: call.name.as_str(),
+                        arguments: super::input_object(&call.input).to_string(),
+                    },
+                    extra_content: quirks
+                        .signs_calls
+                        .then(|| signature(&request.model, thoughts, nth))
+                        .flatten(),
+                });
+                messages.push(Message::Assistant {
+                    content: (!text.is_empty()).then_some(text),
+                    reasoning_content: thought("reasoning_content"),
+                    reasoning: thought("reasoning"),
+                    tool_calls: calls.collect(),
+                });
+            }
             ChatMessage::ToolResults(results) => {
                 messages.extend(results.iter().map(|result| Message::Tool {
-                    tool_call_id: result.call.as_str(),
-                    // The format has no flag for it.
-                    content: if result.is_error {
-                        Cow::Owned(format!("error: {}", result.content))
-                    } else {
-                        Cow::Borrowed(&result.content)
-                    },
+                    tool_call_id: call_id(&result.call, quirks),
+                    content: super::tool_output(result),
                 }));
             }
         }
     }
+    let of = |length| (quirks.length == length).then_some(request.max_tokens);
+    let effort = match quirks.effort {
+        Effort::Groq => groq_effort(&request.model, request.thinking),
+        _ => effort(&request.model, request.thinking),
+    };
     let body = Body {
         model: &request.model,
         stream: true,
-        stream_options: StreamOptions { include_usage: true },
-        max_tokens: (length == LengthField::MaxTokens).then_some(request.max_tokens),
-        max_completion_tokens: (length == LengthField::MaxCompletionTokens).then_some(request.max_tokens),
-        reasoning_effort: effort(&request.model, request.thinking),
+        stream_options: quirks.has_stream_options.then_some(StreamOptions { include_usage: true }),
+        max_tokens: of(LengthField::MaxTokens),
+        max_completion_tokens: of(LengthField::MaxCompletionTokens),
+        reasoning_effort: effort.filter(|_| matches!(quirks.effort, Effort::Named | Effort::Groq)),
+        reasoning: effort.filter(|_| quirks.effort == Effort::Nested).map(|effort| Reasoning { effort }),
+        thinking: effort.filter(|_| quirks.effort == Effort::Switch).map(|_| Switch { kind: "enabled" }),
         tools: request
             .tools
             .iter()
@@ -225,6 +240,44 @@ pub fn encode(request: &ChatRequest, length: LengthField) -> Vec<u8> {
         messages,
     };
     serde_json::to_vec(&body).expect("strings and JSON values are serializable")
+}
+
+/// What goes back with a call that was thought of. A model that wants signatures is told where there is none:
+/// another one made the call.
+fn signature<'a>(model: &str, thoughts: &'a [Thought], nth: usize) -> Option<Extra<'a>> {
+    let signed = thoughts.iter().find_map(|thought| match &thought.proof {
+        SignatureData::OfCall { nth: of, signature } if *of == nth => Some(signature.as_str()),
+        _ => None,
+    });
+    let has_any = || thoughts.iter().any(|thought| matches!(thought.proof, SignatureData::OfCall { .. }));
+    // Of calls that are made together only the first is signed.
+    let wants_one =
+        || nth == 0 && !has_any() && version(model, "gemini").is_none_or(|version| version >= (3, 0));
+    let signature = signed.or_else(|| wants_one().then_some(UNSIGNED))?;
+    Some(Extra { google: Some(Google { thought_signature: Some(Text(signature.into())) }) })
+}
+
+/// The id of a call as the server takes it. Where it must be short, one of letters and digits that stands for it,
+/// always the same, unless it is such itself.
+fn call_id(id: &CallId, quirks: Quirks) -> Cow<'_, str> {
+    const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let id = id.as_str();
+    if !quirks.has_short_ids {
+        return Cow::Borrowed(id);
+    }
+    if id.len() == SHORT_ID_CHARS && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Cow::Borrowed(id);
+    }
+    // FNV-1a: what a request says of a call must be the same in every request, and on every machine.
+    let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let digit = |_| {
+        let digit = DIGITS[(hash % 62) as usize];
+        hash /= 62;
+        char::from(digit)
+    };
+    Cow::Owned((0..SHORT_ID_CHARS).map(digit).collect())
 }
 
 /// What a user said, with what was brought along.
@@ -252,13 +305,9 @@ fn content<'a>(text: &'a str, attachments: &'a [Attachment]) -> Content<'a> {
     Content::Parts(parts.collect())
 }
 
-fn is_ours(thought: &Thought) -> bool {
-    thought.proof == SignatureData::Bare
-}
-
 /// The effort to ask for. What every model that thinks knows, beyond that only where the model's version
 /// says that it does.
-fn effort(model: &str, thinking: Thinking) -> Option<&'static str> {
+pub(super) fn effort(model: &str, thinking: Thinking) -> Option<&'static str> {
     let version = version(model, "gpt");
     match thinking {
         Thinking::Off => None,
@@ -270,6 +319,15 @@ fn effort(model: &str, thinking: Thinking) -> Option<&'static str> {
     }
 }
 
+/// The same at Groq, where each family of models has values of its own and others know none.
+fn groq_effort(model: &str, thinking: Thinking) -> Option<&'static str> {
+    if model.contains("gpt-oss") {
+        effort(model, thinking)
+    } else {
+        (model.contains("qwen3") && thinking != Thinking::Off).then_some("default")
+    }
+}
+
 /// One chunk: what of it matters.
 #[derive(Deserialize)]
 struct Wire<'a> {
@@ -277,6 +335,9 @@ struct Wire<'a> {
     choices: First<Choice<'a>>,
     usage: Option<WireUsage>,
     error: Option<Failure>,
+    /// Of an error without its envelope: `error`, with the words beside it.
+    #[serde(borrow)]
+    object: Option<Lenient<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -289,8 +350,8 @@ struct Choice<'a> {
 
 #[derive(Deserialize)]
 struct WireDelta<'a> {
-    #[serde(borrow)]
-    content: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    content: Said<'a>,
     /// What it thinks, by either name.
     #[serde(borrow)]
     reasoning_content: Option<Lenient<'a>>,
@@ -320,6 +381,57 @@ impl Lenient<'_> {
     }
 }
 
+/// Content that is text, or parts of which some are thoughts.
+#[derive(Default)]
+struct Said<'a> {
+    thought: String,
+    text: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct WirePart {
+    text: Option<String>,
+    thinking: Option<Vec<WirePart>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Said<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reading<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Reading<'a> {
+            type Value = Said<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text or its parts")
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Said::default())
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Said { text: text.into(), ..Said::default() })
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Said { text: text.to_owned().into(), ..Said::default() })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Self::Value, A::Error> {
+                let mut said = Said::default();
+                while let Some(part) = parts.next_element::<WirePart>()? {
+                    let thought = part.thinking.unwrap_or_default().into_iter();
+                    said.thought.extend(thought.filter_map(|part| part.text));
+                    said.text.to_mut().push_str(&part.text.unwrap_or_default());
+                }
+                Ok(said)
+            }
+        }
+
+        deserializer.deserialize_any(Reading(PhantomData))
+    }
+}
+
 #[derive(Deserialize)]
 struct Fragment<'a> {
     index: Option<u64>,
@@ -327,6 +439,8 @@ struct Fragment<'a> {
     id: Option<Text<'a>>,
     #[serde(borrow)]
     function: Option<FunctionFragment<'a>>,
+    #[serde(borrow)]
+    extra_content: Option<Extra<'a>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -375,19 +489,28 @@ struct OpenCall {
     id: String,
     name: String,
     arguments: String,
+    signature: Option<String>,
 }
 
 /// What is known of the answer so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Answer {
     calls: Vec<OpenCall>,
-    /// Whether it thought by the name whose servers want it back.
+    /// The name of thoughts that go back.
+    thoughts: Option<&'static str>,
+    /// Whether it thought by that name.
     wants_thoughts: bool,
     usage: Option<Usage>,
     stop: Option<Stop>,
 }
 
 impl Answer {
+    /// That of a server with these quirks.
+    pub(super) fn new(quirks: Quirks) -> Self {
+        let thoughts = quirks.thoughts;
+        Self { calls: Vec::new(), thoughts, wants_thoughts: false, usage: None, stop: None }
+    }
+
     /// What the wire said so far of the tokens used.
     pub(super) fn usage(&self) -> Option<Usage> {
         self.usage
@@ -409,6 +532,9 @@ impl Answer {
         if let Some(failure) = wire.error {
             return Err(progress.reported(&failure));
         }
+        if matches!(&wire.object, Some(Lenient::Text(object)) if object == "error") {
+            return Err(progress.reported(&Failure::of_text(&event.data)));
+        }
         if let Some(usage) = wire.usage {
             self.usage = Some(usage.usage());
         }
@@ -416,13 +542,18 @@ impl Answer {
         if let Some(delta) = choice.delta {
             // Some send both, which are the same.
             let content = delta.reasoning_content.and_then(Lenient::into_text);
-            self.wants_thoughts |= content.is_some();
-            let thought = content.or(delta.reasoning.and_then(Lenient::into_text));
+            let reasoning = delta.reasoning.and_then(Lenient::into_text);
+            self.wants_thoughts |= match self.thoughts {
+                Some("reasoning_content") => content.is_some(),
+                Some(_) => reasoning.is_some(),
+                None => false,
+            };
+            let Said { thought, text } = delta.content;
+            let thought = content.or(reasoning).or(Some(thought).filter(|thought| !thought.is_empty()));
             deltas.extend(thought.map(Delta::Thinking));
-            for text in [delta.content, delta.refusal].into_iter().flatten() {
-                if !text.0.is_empty() {
-                    deltas.push(Delta::Text(text.0.into_owned()));
-                }
+            let refusal = delta.refusal.unwrap_or_default().0;
+            for text in [text, refusal].into_iter().filter(|text| !text.is_empty()) {
+                deltas.push(Delta::Text(text.into_owned()));
             }
             for fragment in delta.tool_calls.unwrap_or_default() {
                 self.add(fragment, progress)?;
@@ -455,6 +586,7 @@ impl Answer {
                     id: String::new(),
                     name: String::new(),
                     arguments: String::new(),
+                    signature: None,
                 });
                 self.calls.last_mut().expect("a call was just pushed")
             }
@@ -466,6 +598,10 @@ impl Answer {
             && let Some(name) = function.name
         {
             call.name.push_str(&name.0);
+        }
+        let google = fragment.extra_content.and_then(|extra| extra.google);
+        if let Some(signature) = google.and_then(|google| google.thought_signature) {
+            call.signature = Some(signature.0.into_owned());
         }
         match function.arguments {
             Some(part) => super::append(&mut call.arguments, &part.0, &progress.provider),
@@ -483,6 +619,8 @@ impl Answer {
             deltas.push(Delta::Sealed(SignatureData::Bare));
         }
         for (at, call) in self.calls.drain(..).enumerate() {
+            let signature = call.signature.map(|signature| SignatureData::OfCall { nth: at, signature });
+            deltas.extend(signature.map(Delta::Sealed));
             let id = if call.id.is_empty() { format!("call_{at}") } else { call.id };
             deltas.push(Delta::ToolCall(ToolCall {
                 id: CallId::from(id),
@@ -497,7 +635,7 @@ impl Answer {
 fn stop(reason: &str) -> Stop {
     match reason {
         "tool_calls" | "function_call" => Stop::ToolUse,
-        "length" => Stop::MaxTokens,
+        "length" | "model_length" => Stop::MaxTokens,
         "content_filter" => Stop::Filtered,
         // stop, and whatever imitators say.
         _ => Stop::End,
@@ -631,6 +769,10 @@ mod tests {
             result.unwrap_err().message,
             "openai reported within its answer: server_error: overloaded"
         );
+        let (_, result) = decode_chunks(&[
+            json!({"object": "error", "message": "no", "type": "BadRequestError", "code": 400}),
+        ]);
+        assert_eq!(result.unwrap_err().message, "openai reported within its answer: BadRequestError: no");
         let (_, result) = decode_chunks(&[json!({"error": "out of memory"})]);
         assert_eq!(result.unwrap_err().message, "openai reported within its answer: out of memory");
         let error = decode(&[b"data: hello\n\n"]).1.unwrap_err();
@@ -653,7 +795,7 @@ mod tests {
         ];
         let mut request = request(messages);
         (request.system, request.tools) = ("Be kind.".into(), vec![echo()]);
-        let body: Value = serde_json::from_slice(&encode(&request, LengthField::MaxTokens)).unwrap();
+        let body: Value = serde_json::from_slice(&encode(&request, Quirks::USUAL)).unwrap();
         assert_eq!(
             body,
             json!({
@@ -673,8 +815,8 @@ mod tests {
         );
         request.tools.clear();
         request.system.clear();
-        let body: Value =
-            serde_json::from_slice(&encode(&request, LengthField::MaxCompletionTokens)).unwrap();
+        let quirks = Quirks { length: LengthField::MaxCompletionTokens, ..Quirks::USUAL };
+        let body: Value = serde_json::from_slice(&encode(&request, quirks)).unwrap();
         assert_eq!((&body["max_completion_tokens"], body.get("max_tokens")), (&json!(7), None));
         assert_eq!((body.get("tools"), &body["messages"][0]["role"]), (None, &json!("user")));
     }
@@ -723,7 +865,7 @@ data: [DONE]
     }
 
     fn body_of(request: &ChatRequest) -> Value {
-        serde_json::from_slice(&encode(request, LengthField::MaxTokens)).unwrap()
+        serde_json::from_slice(&encode(request, Quirks::USUAL)).unwrap()
     }
 
     #[test]
@@ -780,11 +922,110 @@ data: [DONE]
     }
 
     #[test]
-    fn only_openai_itself_gets_the_new_name_of_the_length() {
-        assert_eq!(LengthField::of("https://API.openai.com/v1"), LengthField::MaxCompletionTokens);
-        for other in ["http://localhost:8080/v1", "https://api.openai.com.evil.test/v1", ""] {
-            assert_eq!(LengthField::of(other), LengthField::MaxTokens);
+    fn each_service_is_asked_as_it_wants_to_be() {
+        let signed = Thought {
+            text: String::new(),
+            at: 0,
+            proof: SignatureData::OfCall { nth: 1, signature: "sig".into() },
+        };
+        let bare = Thought { text: "hm".into(), at: 0, proof: SignatureData::Bare };
+        let call = |id: &str| ToolCall { id: id.into(), name: "echo".into(), input: json!({}) };
+        let result = |id: &str| ToolResult { call: id.into(), content: "r".into(), is_error: false };
+        let mut request = request(vec![
+            ChatMessage::user("hi"),
+            ChatMessage::Assistant {
+                text: String::new(),
+                calls: vec![call("call_1"), call("abcDEF123")],
+                thoughts: vec![signed, bare],
+            },
+            ChatMessage::ToolResults(vec![result("call_1"), result("abcDEF123")]),
+        ]);
+        request.thinking = Thinking::Low;
+        let body = |request: &ChatRequest, kind: ProviderKind| -> Value {
+            serde_json::from_slice(&encode(request, kind.preset().quirks)).unwrap()
+        };
+
+        let mistral = body(&request, ProviderKind::Mistral);
+        for unknown in ["stream_options", "reasoning_effort", "max_completion_tokens"] {
+            assert_eq!(mistral.get(unknown), None, "{mistral}");
         }
+        let [said, first, second] = [1, 2, 3].map(|at| &mistral["messages"][at]);
+        let id = said["tool_calls"][0]["id"].as_str().unwrap();
+        assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+        assert_eq!((&first["tool_call_id"], &second["tool_call_id"]), (&json!(id), &json!("abcDEF123")));
+        assert_eq!((said.get("reasoning_content"), said.get("reasoning")), (None, None));
+        assert_eq!(body(&request, ProviderKind::Mistral), mistral, "always the same");
+
+        let router = body(&request, ProviderKind::OpenRouter);
+        assert_eq!((&router["reasoning"], router.get("reasoning_effort")), (&json!({"effort": "low"}), None));
+        let deepseek = body(&request, ProviderKind::DeepSeek);
+        assert_eq!(deepseek["thinking"], json!({"type": "enabled"}));
+        assert_eq!(deepseek["messages"][1]["reasoning_content"], "hm");
+        assert_eq!(body(&request, ProviderKind::Ollama)["messages"][1]["reasoning"], "hm");
+
+        let calls =
+            |request: &ChatRequest| body(request, ProviderKind::Gemini)["messages"][1]["tool_calls"].clone();
+        let signature = |signature: &str| json!({"google": {"thought_signature": signature}});
+        assert_eq!(calls(&request)[1]["extra_content"], signature("sig"));
+        assert_eq!(calls(&request)[0].get("extra_content"), None);
+        let ChatMessage::Assistant { thoughts, .. } = &mut request.messages[1] else { panic!() };
+        thoughts.clear();
+        assert_eq!(calls(&request)[0]["extra_content"], signature(UNSIGNED), "another model made the call");
+        request.model = "gemini-2.5-flash".into();
+        assert_eq!(calls(&request)[0].get("extra_content"), None);
+
+        for (model, effort) in [
+            ("openai/gpt-oss-120b", json!("low")),
+            ("qwen/qwen3-32b", json!("default")),
+            ("llama-3.3", json!(null)),
+        ] {
+            request.model = model.into();
+            let groq = body(&request, ProviderKind::Groq);
+            assert_eq!(
+                (&groq["reasoning_effort"], &groq["max_completion_tokens"]),
+                (&effort, &json!(7)),
+                "{model}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_services_add_is_understood() {
+        let decode = |kind: ProviderKind, deltas: &[Value]| {
+            let chunks =
+                deltas.iter().map(|delta| format!("data: {}\n\n", json!({"choices": [{"delta": delta}]})));
+            let stream: String = chunks.chain(["data: [DONE]\n\n".to_owned()]).collect();
+            let (mut deltas, result) = tests::decode(kind, &[stream.as_bytes()]);
+            assert_eq!(result, Ok(()));
+            deltas.pop();
+            deltas
+        };
+        // Content in parts, of which some are thoughts.
+        let thought =
+            json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]});
+        let said =
+            json!({"content": [{"type": "text", "text": "a"}, {"type": "reference", "reference_ids": [1]}]});
+        assert_eq!(
+            decode(ProviderKind::Mistral, &[thought, said]),
+            [Delta::Thinking("hm".into()), Delta::Text("a".into())]
+        );
+        // Thoughts go back where the service wants them, by the name it wants them by.
+        let thought = json!({"reasoning": "hm"});
+        let sealed =
+            |kind| decode(kind, std::slice::from_ref(&thought)).contains(&Delta::Sealed(SignatureData::Bare));
+        assert!(
+            sealed(ProviderKind::Ollama)
+                && !sealed(ProviderKind::OpenAi)
+                && !sealed(ProviderKind::OpenRouter)
+        );
+        // A signed call.
+        let called = json!({"tool_calls": [{"index": 0, "id": "", "function": {"name": "echo", "arguments": "{}"},
+            "extra_content": {"google": {"thought_signature": "sig"}}}]});
+        let proof = SignatureData::OfCall { nth: 0, signature: "sig".into() };
+        assert_eq!(
+            decode(ProviderKind::Gemini, &[called]),
+            [Delta::Sealed(proof), call("call_0", "echo", json!({}))]
+        );
     }
 
     proptest! {

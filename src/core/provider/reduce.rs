@@ -3,6 +3,7 @@
 use super::fault::Fault;
 use super::notice::{Notice, NoticeKind};
 use super::{ChatMessage, ChatRequest};
+use crate::prompt::thinking::Thinking;
 
 /// How often one request is made shorter: first the older half of the past is left out, then all of it.
 const SHORTENED_MAX: u32 = 2;
@@ -36,12 +37,31 @@ impl Reduced {
                 request.tools.clear();
                 told
             }
+            Fault::NoThinking if request.thinking != Thinking::Off => {
+                request.thinking = Thinking::Off;
+                told(format!("{model} can't think as it was asked to: it is asked without"))
+            }
+            Fault::NoThoughts if request.leave_out_thoughts() => {
+                told(format!("{model} does not take back what was thought before: it is left out"))
+            }
             _ => None,
         }
     }
 }
 
 impl ChatRequest {
+    /// Lets go of all that was thought. Whether there was anything.
+    fn leave_out_thoughts(&mut self) -> bool {
+        let mut any = false;
+        for message in &mut self.messages {
+            if let ChatMessage::Assistant { thoughts, .. } = message {
+                any |= !thoughts.is_empty();
+                thoughts.clear();
+            }
+        }
+        any
+    }
+
     /// Lets go of all images, which are named in their place. Whether there were any.
     pub fn leave_out_images(&mut self) -> bool {
         let mut any = false;
@@ -71,6 +91,7 @@ fn shorten(messages: &mut Vec<ChatMessage>, all: bool) -> Option<usize> {
 mod tests {
     use super::super::tests::{echo, file, request};
     use super::*;
+    use crate::provider::thought::{SignatureData, Thought};
     use crate::tools::call::ToolResult;
 
     fn said(text: &str) -> ChatMessage {
@@ -97,14 +118,18 @@ mod tests {
     }
 
     #[test]
-    fn images_and_tools_are_left_out_once() {
+    fn images_tools_and_thoughts_are_left_out_once() {
         let image = file("a.png", b"\x89PNG\r\n\x1a\n");
         let user =
             ChatMessage::User { text: "look".into(), attachments: vec![image, file("a.txt", b"text")] };
         let mut asked = request("m", vec![user]);
         asked.tools.push(echo());
         let mut reduced = Reduced::default();
-        for fault in [Fault::NoImages, Fault::NoTools] {
+        asked.thinking = Thinking::High;
+        let thoughts =
+            vec![Thought { text: "hm".into(), at: 0, proof: SignatureData::Signature("s".into()) }];
+        asked.messages.push(ChatMessage::Assistant { text: "x".into(), calls: vec![], thoughts });
+        for fault in [Fault::NoImages, Fault::NoTools, Fault::NoThinking, Fault::NoThoughts] {
             assert!(reduced.reduce(&mut asked, fault).is_some(), "{}", fault.name());
             assert_eq!(reduced.reduce(&mut asked, fault), None, "{}: again", fault.name());
         }

@@ -9,6 +9,33 @@ pub enum SignatureData {
     Signature(String),
     /// The thought, encrypted: it has no text.
     Redacted(String),
+    /// The thought, encrypted besides what of it may be read.
+    Encrypted {
+        /// Its provider's name for it.
+        id: String,
+        /// What only its provider can read.
+        content: String,
+    },
+    /// A signature over a tool call that was thought of.
+    OfCall {
+        /// Which of the answer's calls, from 0.
+        nth: usize,
+        /// The signature.
+        signature: String,
+    },
+}
+
+impl SignatureData {
+    /// How many bytes of it go back to the provider.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Bare => 0,
+            Self::Signature(proof) | Self::Redacted(proof) | Self::OfCall { signature: proof, .. } => {
+                proof.len()
+            }
+            Self::Encrypted { id, content } => id.len() + content.len(),
+        }
+    }
 }
 
 /// The end of a thought, to which a provider wants something back.
@@ -25,10 +52,7 @@ pub struct ThoughtSignature {
 impl ThoughtSignature {
     /// How many bytes go back to the provider with the thought.
     pub fn bytes(&self) -> usize {
-        match &self.proof {
-            SignatureData::Bare => 0,
-            SignatureData::Signature(proof) | SignatureData::Redacted(proof) => proof.len(),
-        }
+        self.proof.bytes()
     }
 }
 

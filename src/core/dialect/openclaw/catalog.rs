@@ -17,7 +17,7 @@ pub(super) const CONTEXT_TOKENS: u64 = 128_000;
 
 /// How clients name a model.
 pub(super) fn model_name(model: &ModelRef) -> String {
-    format!("{}/{}", model.provider, model.model)
+    model.to_string()
 }
 
 impl OpenClaw {

@@ -35,6 +35,7 @@ use self::query::Query;
 use self::wire::{Incoming, Raw};
 use super::json::json;
 use super::{Dialect, DialectSetup, Fault, Frame, Input, Introduction, Turn};
+use crate::config::catalog::AgentEntry;
 use crate::conversation::command::{AbortLane, ReadTranscript, Submit};
 use crate::conversation::event::Published;
 use crate::conversation::lane;
@@ -166,7 +167,12 @@ impl std::fmt::Debug for Xeno {
 impl Xeno {
     /// For a connection whose peer is let in.
     pub fn new(setup: DialectSetup) -> Self {
-        let is_free = setup.catalog.models.iter().all(|model| model.kind == ProviderKind::Offline);
+        let catalog = &setup.catalog;
+        let mut models = catalog.agents.iter().flat_map(AgentEntry::models);
+        let is_offline = |provider: &str| {
+            catalog.access.get(provider).is_some_and(|access| access.kind == ProviderKind::Offline)
+        };
+        let is_free = models.all(|model| is_offline(&model.provider));
         let (limit_bytes, introduction) = (setup.max_payload_bytes, Introduction::default());
         Self { is_free, limit_bytes, pending: Vec::new(), queries: Vec::new(), introduction }
     }

@@ -113,12 +113,19 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
         }
         Event::Sealed(seals) => {
             let seals = seals.iter().map(|seal| {
-                let (signature, redacted) = match &seal.proof {
-                    SignatureData::Bare => (None, None),
-                    SignatureData::Signature(proof) => (Some(proof.into()), None),
-                    SignatureData::Redacted(proof) => (None, Some(proof.into())),
-                };
-                Sealing { thought: seal.thought_bytes, text: seal.text_bytes, signature, redacted }
+                let (thought, text) = (seal.thought_bytes, seal.text_bytes);
+                let sealing = Sealing { thought, text, ..Sealing::default() };
+                match &seal.proof {
+                    SignatureData::Bare => sealing,
+                    SignatureData::Signature(proof) => Sealing { signature: Some(proof.into()), ..sealing },
+                    SignatureData::Redacted(proof) => Sealing { redacted: Some(proof.into()), ..sealing },
+                    SignatureData::Encrypted { id, content } => {
+                        Sealing { encrypted: Some(content.into()), id: Some(id.into()), ..sealing }
+                    }
+                    SignatureData::OfCall { nth, signature } => {
+                        Sealing { signature: Some(signature.into()), call: Some(*nth), ..sealing }
+                    }
+                }
             });
             put(body, &Sealed { seals: seals.collect() });
             SEALED
@@ -294,10 +301,17 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
             let seals = record.seals.into_iter().map(|sealing| ThoughtSignature {
                 thought_bytes: sealing.thought,
                 text_bytes: sealing.text,
-                proof: match (sealing.signature, sealing.redacted) {
-                    (Some(proof), _) => SignatureData::Signature(proof.into_owned()),
-                    (None, Some(proof)) => SignatureData::Redacted(proof.into_owned()),
-                    (None, None) => SignatureData::Bare,
+                proof: match (sealing.signature, sealing.call, sealing.redacted, sealing.encrypted) {
+                    (Some(signature), Some(nth), ..) => {
+                        SignatureData::OfCall { nth, signature: signature.into_owned() }
+                    }
+                    (Some(proof), ..) => SignatureData::Signature(proof.into_owned()),
+                    (None, _, Some(proof), _) => SignatureData::Redacted(proof.into_owned()),
+                    (None, _, None, Some(content)) => SignatureData::Encrypted {
+                        id: sealing.id.unwrap_or_default().into_owned(),
+                        content: content.into_owned(),
+                    },
+                    (None, _, None, None) => SignatureData::Bare,
                 },
             });
             Event::Sealed(seals.collect())

@@ -54,7 +54,7 @@ pub(super) struct Sealed<'a> {
     pub(super) seals: Vec<Sealing<'a>>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Sealing<'a> {
     pub(super) thought: usize,
     pub(super) text: usize,
@@ -62,6 +62,14 @@ pub(super) struct Sealing<'a> {
     pub(super) signature: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) redacted: Option<Cow<'a, str>>,
+    /// What is encrypted, and its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) encrypted: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) id: Option<Cow<'a, str>>,
+    /// Which call `signature` is of, where it is of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) call: Option<usize>,
 }
 
 /// The input is kept as the text of a JSON value of its own, so that what could be parsed once

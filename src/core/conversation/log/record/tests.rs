@@ -99,6 +99,8 @@ fn seal() -> impl Strategy<Value = ThoughtSignature> {
         Just(SignatureData::Bare),
         any::<String>().prop_map(SignatureData::Signature),
         any::<String>().prop_map(SignatureData::Redacted),
+        any::<(String, String)>().prop_map(|(id, content)| SignatureData::Encrypted { id, content }),
+        any::<(usize, String)>().prop_map(|(nth, signature)| SignatureData::OfCall { nth, signature }),
     ];
     (any::<usize>(), any::<usize>(), proof).prop_map(|(thought_bytes, text_bytes, proof)| ThoughtSignature {
         thought_bytes,
