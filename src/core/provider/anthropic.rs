@@ -420,10 +420,7 @@ impl Answer {
     ) -> Result<(), Error> {
         let Some(block) = wire.content_block else { return Ok(()) };
         match &*block.kind {
-            "text" => {
-                self.end_thought(deltas);
-                push_text(block.text, deltas);
-            }
+            "text" => push_text(block.text, deltas),
             "thinking" => {
                 self.end_thought(deltas);
                 self.thought = Some((wire.index, block.signature.unwrap_or_default().0.into_owned()));
@@ -435,7 +432,6 @@ impl Answer {
                 deltas.push(Delta::Sealed(SignatureData::Redacted(data)));
             }
             "tool_use" => {
-                self.end_thought(deltas);
                 if self.calls.len() >= OPEN_CALLS_MAX {
                     return Err(ErrorCode::Provider.error(format!(
                         "{} opened more than {OPEN_CALLS_MAX} tool calls at once",
@@ -478,8 +474,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Ends a thought whose block was not ended when the next one began. Some servers end all blocks, and sign
-    /// them, once everything is said: a thought belongs in front of what it led to.
+    /// Ends a thought whose block was not ended when the next one began, or at all.
     fn end_thought(&mut self, deltas: &mut Vec<Delta>) {
         let open =
             self.thought.take().map(|(_, signature)| Delta::Sealed(SignatureData::Signature(signature)));
@@ -674,33 +669,22 @@ mod tests {
         assert_eq!(deltas[2], signed);
     }
 
+    /// Of llama.cpp's server: it ends no block before the answer is over, and signs with nothing.
+    const LLAMA_CPP: &str = include_str!("streams/anthropic-llama-cpp.sse");
+
     #[test]
-    fn a_thought_that_is_ended_after_what_it_led_to_stands_in_front_of_it() {
-        let event = |value: Value| format!("data: {value}\n\n");
-        let start = |index, kind: &str| {
-            event(json!({"type": "content_block_start", "index": index, "content_block": {"type": kind}}))
-        };
-        let piece = |index, delta: Value| {
-            event(json!({"type": "content_block_delta", "index": index, "delta": delta}))
-        };
-        let stream = [
-            start(0, "thinking"),
-            piece(0, json!({"type": "thinking_delta", "thinking": "hm"})),
-            start(1, "text"),
-            piece(1, json!({"type": "text_delta", "text": "so"})),
-            piece(0, json!({"type": "signature_delta", "signature": ""})),
-            event(json!({"type": "content_block_stop", "index": 0})),
-            event(json!({"type": "content_block_stop", "index": 1})),
-            event(json!({"type": "message_stop"})),
-        ];
-        let (deltas, result) = decode(&[stream.concat().as_bytes()]);
-        let expected = [
-            Delta::Thinking("hm".into()),
+    fn a_thought_is_sealed_by_its_index_whatever_came_meanwhile() {
+        let expected = vec![
+            Delta::Thinking("I see a heron.".into()),
+            Delta::Thinking("\n".into()),
+            Delta::Text("Let me look.".into()),
+            Delta::Text("\n".into()),
             Delta::Sealed(SignatureData::Signature(String::new())),
-            Delta::Text("so".into()),
-            Delta::Finished { stop: Stop::End, usage: None },
+            call("Nt8j2YKQuJMkguf4DTFsf0UxmM9cpJ0u", "clock", json!({})),
+            Delta::Finished { stop: Stop::ToolUse, usage: Some(Usage::new(224, 7)) },
         ];
-        assert_eq!((deltas.as_slice(), result), (&expected[..], Ok(())));
+        every_split(LLAMA_CPP, &(expected, Ok(())), decode);
+        every_cut(LLAMA_CPP, r#"{"type":"message_stop"}"#, decode);
     }
 
     fn body_of(request: &ChatRequest) -> Value {
@@ -807,7 +791,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in prop_oneof![damaged(STREAM), damaged(THINKING)]) {
+        fn no_bytes_panic(bytes in prop_oneof![damaged(STREAM), damaged(THINKING), damaged(LLAMA_CPP)]) {
             let _ = decode(&[&bytes]);
         }
     }

@@ -43,7 +43,7 @@ impl SignatureData {
 pub struct ThoughtSignature {
     /// How many bytes of the step's thoughts it covers: those after the seal before it.
     pub thought_bytes: usize,
-    /// How many bytes of the step's text were said before it.
+    /// How many bytes of the step's text were said before its last piece; where it has no text, before its seal.
     pub text_bytes: usize,
     /// What goes back with it.
     pub proof: SignatureData,

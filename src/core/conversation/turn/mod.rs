@@ -138,6 +138,8 @@ enum State {
         gates: Vec<Gate>,
         /// Its thoughts, in the event log already.
         thought: String,
+        /// How many bytes of the text were said before the last piece of those.
+        thought_at: usize,
         /// The ends of those: not in the event log before the answer ends.
         seals: Vec<ThoughtSignature>,
         /// Whether a restart cut it off before: it is said anew.
@@ -153,7 +155,7 @@ impl State {
     fn asking() -> Self {
         let (text, thought) = (String::new(), String::new());
         let (heard, gates, seals) = (Vec::new(), Vec::new(), Vec::new());
-        Self::Asking { text, heard, gates, thought, seals, is_anew: false }
+        Self::Asking { text, heard, gates, thought, thought_at: 0, seals, is_anew: false }
     }
 }
 
@@ -247,7 +249,10 @@ impl Turn {
     pub fn apply(&mut self, event: &Event) {
         match (event, &mut self.state) {
             (Event::Text(piece), State::Asking { text, .. }) => text.push_str(piece),
-            (Event::Thought(piece), State::Asking { thought, .. }) => thought.push_str(piece),
+            (Event::Thought(piece), State::Asking { text, thought, thought_at, .. }) => {
+                thought.push_str(piece);
+                *thought_at = text.len();
+            }
             (Event::Restarted, state @ State::Asking { .. }) => {
                 *state = State::asking();
                 if let State::Asking { is_anew, .. } = state {
@@ -326,9 +331,10 @@ impl Turn {
         allowed: &[PluginName],
     ) -> Vec<Event> {
         let step = self.steps.len();
-        let State::Asking { text, heard, thought, seals, .. } = &mut self.state else {
+        let State::Asking { text, heard, thought, thought_at, seals, .. } = &mut self.state else {
             return Vec::new();
         };
+        let mut thought_at = *thought_at;
         let sealed_bytes: usize = seals.iter().map(|seal| seal.thought_bytes).sum();
         let (mut text_bytes, mut thought_bytes) = (text.len(), thought.len().saturating_sub(sealed_bytes));
         let mut said_bytes = text.len() + thought.len();
@@ -347,10 +353,12 @@ impl Turn {
                     add(&mut events, &mut piece, Streamed::Text, more);
                 }
                 Delta::Thinking(more) => {
-                    thought_bytes += more.len();
+                    (thought_bytes, thought_at) = (thought_bytes + more.len(), text_bytes);
                     add(&mut events, &mut piece, Streamed::Thought, more);
                 }
                 Delta::Sealed(proof) => {
+                    // The proof may come long after the thought, which is where its last piece was.
+                    let text_bytes = if thought_bytes > 0 { thought_at } else { text_bytes };
                     seals.push(ThoughtSignature { thought_bytes, text_bytes, proof });
                     thought_bytes = 0;
                 }

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::conversation::event::Cause;
-use crate::provider::Stop;
+use crate::prompt::thinking::Thinking;
 use crate::provider::notice::{Notice, NoticeKind};
 use crate::provider::thought::SignatureData;
+use crate::provider::{ChatRequest, Decoder, ProviderKind, Stop, anthropic};
 use proptest::prelude::*;
 use serde_json::json;
 use std::time::Duration;
@@ -258,7 +259,7 @@ fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_o
     assert_eq!(
         thoughts,
         [
-            thought("I see", 4, SignatureData::Signature("s1".into())),
+            thought("I see", 0, SignatureData::Signature("s1".into())),
             thought("", 6, SignatureData::Redacted("r".into())),
             thought("İ again", 6, SignatureData::Signature("s2".into())),
         ]
@@ -267,6 +268,42 @@ fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_o
     assert!(
         matches!(turn.messages(usize::MAX).next(), Some(ChatMessage::Assistant { thoughts, .. }) if thoughts.is_empty())
     );
+}
+
+/// Of llama.cpp's server, which signs a thought only after all that follows it.
+#[test]
+fn a_thought_whose_signature_comes_late_goes_back_where_it_was_and_the_model_thinks_on() {
+    let stream = include_bytes!("../../provider/streams/anthropic-llama-cpp.sse");
+    // In one read, and event by event.
+    for pieces in [vec![&stream[..]], stream.split_inclusive(|byte| *byte == b'\n').collect()] {
+        let mut turn = Turn::new();
+        let mut decoder = Decoder::new(ProviderKind::Anthropic, "p").unwrap();
+        for piece in pieces {
+            let mut deltas = Vec::new();
+            decoder.push(piece, &mut deltas).unwrap();
+            feed(&mut turn, deltas);
+        }
+        let request = ChatRequest {
+            model: "heron".into(),
+            system: String::new(),
+            messages: [ChatMessage::user("hi")].into_iter().chain(turn.messages(usize::MAX)).collect(),
+            tools: Vec::new(),
+            max_tokens: 8192,
+            thinking: Thinking::Medium,
+        };
+        let body: serde_json::Value = serde_json::from_slice(&anthropic::encode(&request)).unwrap();
+        assert_eq!(body["thinking"]["type"], "enabled", "{body}");
+        let said = &body["messages"][1]["content"];
+        assert_eq!(
+            [&said[0], &said[1]],
+            [
+                &json!({ "type": "thinking", "thinking": "I see a heron.\n", "signature": "" }),
+                &json!({ "type": "text", "text": "Let me look.\n" })
+            ],
+            "{body}"
+        );
+        assert_eq!(said[2]["name"], "clock", "{body}");
+    }
 }
 
 #[test]
