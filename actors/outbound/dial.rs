@@ -1,5 +1,5 @@
-//! How connections are made: to an address that was looked at, TCP without delay, TLS where the server has
-//! it, and above both [`CloseDelimited`].
+//! How connections are made: to an address that was looked at, TCP without delay, by way of a proxy where there
+//! is one, TLS where the server has it, and above all [`Beginning`] and [`CloseDelimited`].
 //!
 //! The TLS is made here since awc's own would be above whatever a connector gives it, and the heads of
 //! responses can only be seen below awc and above TLS. So awc is told `http` for every server, and
@@ -22,6 +22,7 @@ use actix_web::dev::Service;
 use actix_web::rt::net::{ActixStream, Ready};
 use awc::http::Uri;
 use awc::http::uri::{Authority, Scheme};
+use clawmux_core::provider::proxy::Proxy;
 use clawmux_core::tools::plugin::{Denied, HttpGrant};
 use futures::future::LocalBoxFuture;
 use rustls::ClientConfig;
@@ -32,7 +33,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::beginning::Beginning;
 use super::close_delimited::CloseDelimited;
+use super::proxy::{self, ProxyFault};
 use super::resolver::Resolver;
 
 /// What awc is given for a server reached by TLS: the same URL by the scheme `http`, its port named.
@@ -51,12 +54,25 @@ pub(crate) fn below_tls(url: &str) -> String {
     rewritten().map_or_else(|| url.to_owned(), |uri| uri.to_string())
 }
 
+/// What awc is given for a server reached through a proxy without TLS: a URL whose path is all of it, since that
+/// is how a proxy is asked (RFC 9112, 3.2.2). None for what is no URL.
+pub(crate) fn through_proxy(url: &str) -> Option<Uri> {
+    let mut parts = url.parse::<Uri>().ok()?.into_parts();
+    let (scheme, authority) = (parts.scheme.as_ref()?, parts.authority.as_ref()?);
+    let path = parts.path_and_query.as_ref().map_or("/", |path| path.as_str());
+    parts.path_and_query = Some(format!("{scheme}://{authority}{path}").parse().ok()?);
+    Uri::from_parts(parts).ok()
+}
+
 /// Connects, each time to the first address of the host that answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Dial {
     /// Connections are made with TLS where it is there.
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// For the resolution and the connection together, and again for the TLS handshake.
+    /// Connections are made by way of it where it is there.
+    pub(crate) proxy: Option<Proxy>,
+    /// For the resolution and the connection together, and again for a proxy's connection and the TLS handshake
+    /// together.
     pub(crate) deadline: Duration,
     /// Who knows the addresses of a name.
     pub(crate) resolver: Resolver,
@@ -66,8 +82,11 @@ pub(crate) struct Dial {
     pub(crate) refuses_cut: bool,
 }
 
+/// A connection as awc has it.
+pub(crate) type Stream = CloseDelimited<Beginning<Transport>>;
+
 impl Service<ConnectInfo<Uri>> for Dial {
-    type Response = Connection<Uri, CloseDelimited<Transport>>;
+    type Response = Connection<Uri, Stream>;
     type Error = ConnectError;
     type Future = LocalBoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -76,35 +95,61 @@ impl Service<ConnectInfo<Uri>> for Dial {
     }
 
     fn call(&self, info: ConnectInfo<Uri>) -> Self::Future {
-        let Self { tls, deadline, resolver, within, refuses_cut } = self.clone();
+        let Self { tls, proxy, deadline, resolver, within, refuses_cut } = self.clone();
         Box::pin(async move {
-            let uri = info.request().clone();
+            let (uri, port) = (info.request().clone(), info.port());
             let host = uri.host().unwrap_or_default();
             let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-            let late = |what: &str| {
-                ConnectError::Io(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!("{what} within {deadline:?}"),
-                ))
-            };
+            let late =
+                |what: &str| io::Error::new(io::ErrorKind::TimedOut, format!("{what} within {deadline:?}"));
             let tcp = async {
-                let found = resolver.lookup(&host, info.port()).await;
+                let (host, port) = proxy.as_ref().map_or((&*host, port), |proxy| (&*proxy.host, proxy.port));
+                let found = resolver.lookup(host, port).await;
                 connect(reachable(found.map_err(|why| ConnectError::Resolver(why.into()))?, within)?).await
             };
-            let tcp = timeout(deadline, tcp).await.map_err(|_| late("not connected"))??;
+            let tcp =
+                timeout(deadline, tcp).await.unwrap_or_else(|_| Err(ConnectError::Io(late("not connected"))));
+            let tcp = match &proxy {
+                Some(proxy) => {
+                    tcp.map_err(|why| ConnectError::Io(ProxyFault::Unreached(in_io(why)).of(proxy)))?
+                }
+                None => tcp?,
+            };
             let transport = match tls {
                 None => Transport::Plain(tcp),
                 Some(config) => {
-                    let name = ServerName::try_from(host)
-                        .map_err(|why| ConnectError::Io(io::Error::new(io::ErrorKind::InvalidInput, why)))?;
-                    let handshake = timeout(deadline, TlsConnector::from(config).connect(name, tcp));
-                    let handshake = handshake.await.map_err(|_| late("tls: no handshake"))?;
-                    Transport::Tls(Box::new(handshake.map_err(ConnectError::Io)?))
+                    let secured = timeout(deadline, secured(tcp, proxy.as_ref(), config, host, port)).await;
+                    let secured = secured.unwrap_or_else(|_| Err(late("tls: no handshake")));
+                    Transport::Tls(Box::new(secured.map_err(ConnectError::Io)?))
                 }
             };
-            let stream = CloseDelimited::new(transport);
+            let stream = CloseDelimited::new(Beginning::new(transport));
             Ok(Connection::new(uri, if refuses_cut { stream.refusing_cut_bodies() } else { stream }))
         })
+    }
+}
+
+/// TLS with a server, by way of a proxy where there is one.
+async fn secured(
+    mut tcp: TcpStream,
+    proxy: Option<&Proxy>,
+    config: Arc<ClientConfig>,
+    host: String,
+    port: u16,
+) -> io::Result<TlsStream<TcpStream>> {
+    if let Some(proxy) = proxy {
+        proxy::connect(&mut tcp, proxy, &host, port).await.map_err(|why| why.of(proxy))?;
+    }
+    let name = ServerName::try_from(host).map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+    TlsConnector::from(config).connect(name, tcp).await
+}
+
+/// The same as an I/O error.
+fn in_io(error: ConnectError) -> io::Error {
+    match error {
+        ConnectError::Io(why) => why,
+        ConnectError::Resolver(why) => io::Error::other(format!("host not found ({why})")),
+        why => io::Error::other(why.to_string()),
     }
 }
 
@@ -135,11 +180,34 @@ async fn connect(addresses: Vec<SocketAddr>) -> Result<TcpStream, ConnectError> 
                 stream.set_nodelay(true).map_err(ConnectError::Io)?;
                 return Ok(stream);
             }
-            Err(why) => failed = ConnectError::Io(why),
+            Err(why) => failed = ConnectError::Io(io::Error::new(why.kind(), Unconnected { address, why })),
         }
     }
     Err(failed)
 }
+
+/// No connection to an address. The inner error of an [`io::Error`], told without the address: it is for those
+/// who may know it.
+#[derive(Debug)]
+pub(crate) struct Unconnected {
+    pub(crate) address: SocketAddr,
+    why: io::Error,
+}
+
+impl Unconnected {
+    /// Whether this is what went wrong.
+    pub(crate) fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Display for Unconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)
+    }
+}
+
+impl std::error::Error for Unconnected {}
 
 /// A connection's bytes, as the server sends them.
 pub(crate) enum Transport {
@@ -206,13 +274,13 @@ impl AsyncWrite for Transport {
 }
 
 /// Asked only by a TLS above, which there is none of.
-impl ActixStream for CloseDelimited<Transport> {
+impl ActixStream for Stream {
     fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
-        ActixStream::poll_read_ready(self.below().tcp(), cx)
+        ActixStream::poll_read_ready(self.below().below().tcp(), cx)
     }
 
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
-        ActixStream::poll_write_ready(self.below().tcp(), cx)
+        ActixStream::poll_write_ready(self.below().below().tcp(), cx)
     }
 }
 
@@ -232,5 +300,23 @@ mod tests {
         ] {
             assert_eq!(below_tls(url), below, "{url}");
         }
+    }
+
+    #[test]
+    fn a_proxy_is_told_the_whole_url() {
+        for (url, path) in [
+            ("http://a.example/v1/messages?x=1", "http://a.example/v1/messages?x=1"),
+            ("http://a.example:8080", "http://a.example:8080/"),
+            ("http://[2001:db8::1]:80/v1", "http://[2001:db8::1]:80/v1"),
+        ] {
+            let uri = through_proxy(url).unwrap();
+            assert_eq!(uri.path_and_query().unwrap().as_str(), path, "{url}");
+            assert_eq!(
+                uri.authority(),
+                url.parse::<Uri>().unwrap().authority(),
+                "{url}: connections are its own"
+            );
+        }
+        assert_eq!((through_proxy("/v1"), through_proxy("http:// no")), (None, None));
     }
 }

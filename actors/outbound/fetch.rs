@@ -4,8 +4,8 @@
 //! the grant reaches, and given the secrets that are for it. A connection is used for one request: a
 //! connection that one grant has opened is never there for another one.
 //!
-//! Deliberately absent: cookies, decompression (what a guest is handed is what it is counted), proxies of
-//! the environment, and retries.
+//! Deliberately absent: cookies, decompression (what a guest is handed is what it is counted), retries, and the
+//! proxies of the environment: which address a grant reaches can't be said where a proxy resolves the name.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -179,6 +179,7 @@ impl Fetcher {
         let is_tls = url.scheme() == "https";
         let dial = Dial {
             tls: is_tls.then(|| Arc::clone(&self.tls)),
+            proxy: None,
             deadline: CONNECT,
             resolver: self.resolver.clone(),
             within,

@@ -10,10 +10,12 @@ use clawmux_core::error::Error;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::Notice;
+use clawmux_core::provider::proxy::Proxy;
 use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
 use rustls::ClientConfig;
 
 use super::default_model::Chosen;
+use crate::outbound::proxy;
 use crate::outbound::tls::client_config;
 
 /// How long each part of a call may take.
@@ -83,20 +85,24 @@ pub(crate) struct Endpoint {
     pub(super) http: Option<HttpRequest>,
     /// None where it is not reached by https.
     pub(super) tls: Option<Arc<ClientConfig>>,
+    /// None where it is reached directly.
+    pub(super) proxy: Option<Proxy>,
 }
 
 impl Endpoint {
     /// Reads the certificate authority's file, so it belongs to the start of the daemon.
     ///
     /// # Errors
-    /// `InvalidRequest` where that file can't be read or holds no certificate.
+    /// `InvalidRequest` where that file can't be read or holds no certificate, or where the environment names a
+    /// proxy for it that can't be used.
     pub(crate) fn new(name: &str, provider: &config::Provider) -> Result<Self, Error> {
         let https = provider.base_url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+        let named = |mut error: Error| {
+            error.message = format!("provider {name}: {}", error.message);
+            error
+        };
         let tls = if https && provider.kind != ProviderKind::Offline {
-            Some(client_config(provider.ca_file.as_deref()).map_err(|mut error| {
-                error.message = format!("provider {name}: {}", error.message);
-                error
-            })?)
+            Some(client_config(provider.ca_file.as_deref()).map_err(named)?)
         } else {
             None
         };
@@ -119,6 +125,7 @@ impl Endpoint {
                 &provider.headers,
             ),
             tls,
+            proxy: proxy::of_environment().of(&provider.base_url).map_err(named)?,
         })
     }
 }

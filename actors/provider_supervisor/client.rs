@@ -4,6 +4,7 @@
 //! that nobody used for as long is let go, and its connections with it. While it is used, awc takes the
 //! connections in turn and so meets those that were idle.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::pin;
@@ -11,20 +12,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use actix_http::error::ParseError;
 use awc::error::{ConnectError, PayloadError, SendRequestError};
-use awc::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
-use awc::{Client, ClientBuilder, Connector};
+use awc::http::Method;
+use awc::http::header::{
+    CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, LOCATION, PROXY_AUTHORIZATION, RETRY_AFTER,
+};
+use awc::{Client, ClientBuilder, ClientResponse, Connector};
 use bytes::Bytes;
+use clawmux_core::access::Secret;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::provider::fault::{Fault, retry_after};
-use clawmux_core::provider::http_error;
+use clawmux_core::provider::proxy::Proxy;
+use clawmux_core::provider::{http_error, misdirected, not_a_stream};
 use futures::StreamExt as _;
 use futures::stream::LocalBoxStream;
 use rustls::ClientConfig;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{Deadlines, Endpoint};
-use crate::outbound::dial::{self, Dial};
+use crate::outbound::beginning::NoAnswer;
+use crate::outbound::dial::{self, Dial, Unconnected};
+use crate::outbound::proxy::{ProxyFailed, ProxyFault};
 use crate::outbound::resolver::Resolver;
 use crate::runtime::clock;
 
@@ -63,30 +72,27 @@ pub(super) async fn call(
             billed: false,
         });
     };
-    let client = client(&endpoint, deadlines);
-    let url = if endpoint.tls.is_some() { dial::below_tls(&http.url) } else { http.url.clone() };
-    // A connection that the server closed while it was idle is only noticed by using it: once more.
-    let mut again = true;
-    let mut response = loop {
-        let mut request = client.http().post(&*url).no_decompress();
-        for (name, value) in &http.headers {
-            request = request.insert_header((&**name, value.expose()));
-        }
-        match timeout(deadlines.first_byte, request.send_body(body.clone())).await {
-            Ok(Ok(response)) => break response,
-            Ok(Err(error)) if again && is_disconnected(&error) => again = false,
-            Ok(Err(error)) => return Err(refused(&endpoint, error, deadlines)),
-            Err(_) => {
-                let (name, limit) = (&endpoint.name, deadlines.first_byte);
-                return Err(Failure {
-                    error: ErrorCode::Timeout.error(format!("{name}: no answer within {limit:?}")),
-                    fault: Fault::Timeout,
-                    billed: true,
-                });
-            }
+    let until = Instant::now() + deadlines.first_byte;
+    let sent = send(&endpoint, Method::POST, &http.url, &http.headers, body, deadlines);
+    let (mut response, client) = match timeout_at(until, sent).await {
+        Ok(sent) => sent?,
+        Err(_) => {
+            let (name, limit) = (&endpoint.name, deadlines.first_byte);
+            return Err(Failure {
+                error: ErrorCode::Timeout.error(format!("{name}: no answer within {limit:?}")),
+                fault: Fault::Timeout,
+                billed: true,
+            });
         }
     };
     let status = response.status();
+    if let Some(target) = header(response.headers(), &LOCATION).filter(|_| status.is_redirection()) {
+        return Err(Failure {
+            error: misdirected(&endpoint.name, status.as_u16(), &http.url, target),
+            fault: Fault::Misconfigured,
+            billed: false,
+        });
+    }
     if !status.is_success() {
         let wait = header(response.headers(), &RETRY_AFTER).and_then(|wait| retry_after(wait, clock::wall()));
         let said = error_body(&mut response, deadlines.idle).await;
@@ -96,23 +102,83 @@ pub(super) async fn call(
             billed: false,
         });
     }
+    let other_than = |name: &HeaderName, expected: &str| {
+        let value = header(response.headers(), name)?.trim();
+        let kind = value.split(';').next().unwrap_or_default().trim();
+        (!kind.eq_ignore_ascii_case(expected)).then(|| value.to_owned())
+    };
+    if let Some(encoding) = other_than(&CONTENT_ENCODING, "identity") {
+        let encoding: String = encoding.chars().take(100).collect();
+        let message =
+            format!("{} answered with content-encoding {encoding}, which it was asked not to", endpoint.name);
+        return Err(Failure {
+            error: ErrorCode::Provider.error(message),
+            fault: Fault::Server,
+            billed: true,
+        });
+    }
     // Some servers name no type; another type is another thing, such as a proxy's page.
-    let unfit = [(CONTENT_TYPE, "text/event-stream"), (CONTENT_ENCODING, "identity")].into_iter().find_map(
-        |(name, expected)| {
-            let value = header(response.headers(), &name)?.trim();
-            let kind = value.split(';').next().unwrap_or_default().trim();
-            (!kind.eq_ignore_ascii_case(expected)).then(|| {
-                let value: String = value.chars().take(100).collect();
-                format!("{} answered with {name} {value} instead of {expected}", endpoint.name)
-            })
-        },
-    );
-    match unfit {
-        Some(message) => {
-            Err(Failure { error: ErrorCode::Provider.error(message), fault: Fault::Server, billed: true })
+    if let Some(kind) = other_than(&CONTENT_TYPE, "text/event-stream") {
+        let said = error_body(&mut response, deadlines.idle).await;
+        let secrets: Vec<&Secret> = endpoint.secrets().collect();
+        let (error, fault) = not_a_stream(&endpoint.name, &kind, &said, &secrets);
+        return Err(Failure { error, fault, billed: true });
+    }
+    // The client is in use as long as its answer is read.
+    Ok(response.inspect(move |_| _ = &client).boxed_local())
+}
+
+/// Sends a request and waits for the head of its response, however long that takes. The client is in use as long as
+/// the response is read.
+///
+/// A connection that the server closed while it was idle is only noticed by using it: what was sent on such a one,
+/// of which nothing came back, is sent once more on a new one.
+pub(super) async fn send(
+    endpoint: &Endpoint,
+    method: Method,
+    url: &str,
+    headers: &[(Cow<'static, str>, Secret)],
+    body: Bytes,
+    deadlines: Deadlines,
+) -> Result<(ClientResponse, Lent), Failure> {
+    let mut lent = client(endpoint, deadlines);
+    let mut is_second = false;
+    loop {
+        let request = match &endpoint.proxy {
+            Some(proxy) if endpoint.tls.is_none() => {
+                let request = match dial::through_proxy(url) {
+                    Some(uri) => lent.http().request(method.clone(), uri),
+                    None => lent.http().request(method.clone(), url),
+                };
+                match &proxy.authorization {
+                    Some(shown) => request.insert_header((PROXY_AUTHORIZATION, shown.expose())),
+                    None => request,
+                }
+            }
+            _ if endpoint.tls.is_some() => lent.http().request(method.clone(), dial::below_tls(url)),
+            _ => lent.http().request(method.clone(), url),
+        };
+        let mut request = request.no_decompress();
+        for (name, value) in headers {
+            request = request.insert_header((&**name, value.expose()));
         }
-        // The client is in use as long as its answer is read.
-        None => Ok(response.inspect(move |_| _ = &client).boxed_local()),
+        let sent = if body.is_empty() { request.send() } else { request.send_body(body.clone()) };
+        match sent.await {
+            Ok(response) => return Ok((response, lent)),
+            Err(error) if !is_second && no_answer(&error) == Some(NoAnswer::Stale) => {
+                is_second = true;
+                lent = Lent::new(&Rc::new(Cached::new(lent.0.key.clone())));
+            }
+            Err(error) => return Err(refused(endpoint, error, deadlines)),
+        }
+    }
+}
+
+/// Why nothing that is HTTP came back.
+fn no_answer(error: &SendRequestError) -> Option<NoAnswer> {
+    match error {
+        SendRequestError::Response(ParseError::Io(why)) | SendRequestError::Send(why) => NoAnswer::of(why),
+        _ => None,
     }
 }
 
@@ -139,18 +205,8 @@ async fn error_body(
     said
 }
 
-fn is_disconnected(error: &SendRequestError) -> bool {
-    match error {
-        SendRequestError::Connect(ConnectError::Disconnected) => true,
-        SendRequestError::Send(error) => {
-            matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
-        }
-        _ => false,
-    }
-}
-
 /// A request that got no response.
-pub(super) fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: Deadlines) -> Failure {
+fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: Deadlines) -> Failure {
     let name = &endpoint.name;
     let fault = fault_of(&error);
     let (code, message, billed) = match error {
@@ -169,17 +225,17 @@ pub(super) fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: D
         SendRequestError::Connect(ConnectError::Disconnected) => {
             (ErrorCode::Provider, "connection closed without an answer".into(), true)
         }
-        SendRequestError::Connect(ConnectError::Io(why))
-            if why.kind() == io::ErrorKind::ConnectionRefused =>
-        {
-            (ErrorCode::Provider, format!("{}: check base_url", io_words(&why)), false)
-        }
         SendRequestError::Connect(ConnectError::Io(why)) => (ErrorCode::Provider, io_words(&why), false),
         SendRequestError::Connect(why) => (ErrorCode::Provider, why.to_string(), false),
         SendRequestError::Send(why) => (ErrorCode::Provider, io_words(&why), true),
         SendRequestError::Url(why) => (ErrorCode::Provider, format!("{why}: check base_url"), false),
+        // So actix calls a head without an end.
+        SendRequestError::Response(ParseError::Io(why)) if why.kind() == io::ErrorKind::Other => {
+            (ErrorCode::Provider, "connection closed within the head of the answer".into(), true)
+        }
+        SendRequestError::Response(ParseError::Io(why)) => (ErrorCode::Provider, io_words(&why), true),
         SendRequestError::Response(why) => {
-            (ErrorCode::Provider, format!("answered with what is not HTTP ({why})"), true)
+            (ErrorCode::Provider, format!("answered with what is not HTTP ({why}): check base_url"), true)
         }
         // Told without their own words, which may repeat a header.
         SendRequestError::Http(_) => {
@@ -191,11 +247,21 @@ pub(super) fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: D
 }
 
 fn fault_of(error: &SendRequestError) -> Fault {
+    if no_answer(error) == Some(NoAnswer::Tls) {
+        return Fault::Misconfigured;
+    }
     match error {
         SendRequestError::Connect(ConnectError::Timeout) => Fault::Timeout,
-        SendRequestError::Connect(ConnectError::Io(why)) if why.kind() == io::ErrorKind::TimedOut => {
-            Fault::Timeout
-        }
+        SendRequestError::Connect(ConnectError::Io(why)) => match (why.kind(), ProxyFailed::of(why)) {
+            (io::ErrorKind::TimedOut, _) => Fault::Timeout,
+            (
+                _,
+                Some(ProxyFailed { fault: ProxyFault::Refused(500.., _) | ProxyFault::Unreached(_), .. }),
+            ) => Fault::Network,
+            (_, Some(_)) => Fault::Misconfigured,
+            _ if matches!(tls_error(why), Some(rustls::Error::InvalidMessage(_))) => Fault::Misconfigured,
+            _ => Fault::Network,
+        },
         SendRequestError::Connect(ConnectError::Resolver(_) | ConnectError::NoRecords)
         | SendRequestError::Url(_)
         | SendRequestError::Http(_) => Fault::Misconfigured,
@@ -203,14 +269,34 @@ fn fault_of(error: &SendRequestError) -> Fault {
     }
 }
 
+/// What went wrong with TLS, where it was that.
+fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
 /// An I/O error in the words clients know.
 pub(super) fn io_words(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => "connection refused".into(),
-        io::ErrorKind::ConnectionReset => "connection reset".into(),
-        io::ErrorKind::InvalidData if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
-            format!("tls: {error} (a private certificate authority is named by ca_file)")
+    if let Some(failed) = ProxyFailed::of(error) {
+        return failed.to_string();
+    }
+    if NoAnswer::of(error) == Some(NoAnswer::Tls) {
+        return format!("{error}: base_url has to begin with https://");
+    }
+    match (error.kind(), Unconnected::of(error), tls_error(error)) {
+        (io::ErrorKind::ConnectionRefused, Some(Unconnected { address, .. }), _) => {
+            format!("connection refused: does the server at {address} run? check base_url")
         }
+        (_, Some(Unconnected { address, .. }), _) => format!("{address} is not reached: {error}"),
+        (io::ErrorKind::ConnectionReset, ..) => "connection reset".into(),
+        (_, _, Some(rustls::Error::InvalidMessage(_))) => {
+            "what answers does not speak TLS: where that is right, base_url has to begin with http://".into()
+        }
+        (_, _, Some(rustls::Error::InvalidCertificate(_))) => {
+            format!(
+                "tls: {error} (a private certificate authority, or a server's own certificate, is named by ca_file)"
+            )
+        }
+        (_, _, Some(_)) => format!("tls: {error}"),
         _ => error.to_string(),
     }
 }
@@ -220,6 +306,7 @@ pub(super) fn io_words(error: &io::Error) -> String {
 struct Key {
     base_url: String,
     tls: Option<Arc<ClientConfig>>,
+    proxy: Option<Proxy>,
     connect: Duration,
     keep_alive: Duration,
 }
@@ -232,7 +319,8 @@ impl PartialEq for Key {
             _ => false,
         };
         let of = |key: &Self| (key.connect, key.keep_alive);
-        has_same_tls && self.base_url == other.base_url && of(self) == of(other)
+        let is_there = self.base_url == other.base_url && self.proxy == other.proxy;
+        has_same_tls && is_there && of(self) == of(other)
     }
 }
 
@@ -244,6 +332,13 @@ struct Cached {
     uses: Cell<usize>,
     /// When it was last used.
     used: Cell<Instant>,
+}
+
+impl Cached {
+    fn new(key: Key) -> Self {
+        let client = build(&key);
+        Self { key, client, uses: Cell::new(0), used: Cell::new(Instant::now()) }
+    }
 }
 
 thread_local! {
@@ -260,7 +355,7 @@ impl Lent {
         Self(cached.clone())
     }
 
-    pub(super) fn http(&self) -> &Client {
+    fn http(&self) -> &Client {
         &self.0.client
     }
 }
@@ -272,9 +367,10 @@ impl Drop for Lent {
     }
 }
 
-pub(super) fn client(endpoint: &Endpoint, deadlines: Deadlines) -> Lent {
+fn client(endpoint: &Endpoint, deadlines: Deadlines) -> Lent {
     let Deadlines { connect, keep_alive, .. } = deadlines;
-    let key = Key { base_url: endpoint.base_url.clone(), tls: endpoint.tls.clone(), connect, keep_alive };
+    let (base_url, tls, proxy) = (endpoint.base_url.clone(), endpoint.tls.clone(), endpoint.proxy.clone());
+    let key = Key { base_url, tls, proxy, connect, keep_alive };
     CLIENTS.with_borrow_mut(|clients| {
         if let Some(cached) = clients.iter().find(|cached| cached.key == key) {
             return Lent::new(cached);
@@ -282,8 +378,7 @@ pub(super) fn client(endpoint: &Endpoint, deadlines: Deadlines) -> Lent {
         if clients.len() == CLIENTS_MAX {
             clients.remove(0);
         }
-        let client = build(&key);
-        let cached = Rc::new(Cached { key, client, uses: Cell::new(0), used: Cell::new(Instant::now()) });
+        let cached = Rc::new(Cached::new(key));
         let lent = Lent::new(&cached);
         actix::spawn(let_go(cached.clone()));
         clients.push(cached);
@@ -309,6 +404,7 @@ fn build(key: &Key) -> Client {
         // A provider's address is the operator's to choose.
         .connector(Dial {
             tls: key.tls.clone(),
+            proxy: key.proxy.clone(),
             deadline: key.connect,
             resolver: Resolver::default(),
             within: None,

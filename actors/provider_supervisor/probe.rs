@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use awc::ClientResponse;
-use awc::error::PayloadError;
 use awc::http::Method;
 use awc::http::header::DATE;
 use bytes::Bytes;
@@ -16,12 +15,11 @@ use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::{
     ChatMessage, ChatRequest, Decoder, Delta, address, encode, http_error, listing,
 };
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
 use tokio::time::timeout;
 
 use super::client::{self, Failure};
 use super::{Deadlines, Endpoint};
-use crate::outbound::dial;
 
 /// The most tokens of the answer to one prompt: room for a model that thinks first.
 const TRIAL_TOKENS: u32 = 512;
@@ -194,19 +192,13 @@ async fn ask(
     url: &str,
     body: &'static str,
     within: Duration,
-) -> Result<ClientResponse<impl Stream<Item = Result<Bytes, PayloadError>> + Unpin + use<>>, Failure> {
-    let url = if endpoint.tls.is_some() { dial::below_tls(url) } else { url.to_owned() };
+) -> Result<ClientResponse, Failure> {
     // To connect takes two steps, of which each may take so long.
     let deadlines = Deadlines { connect: within / 3, ..Deadlines::default() };
-    let client = client::client(endpoint, deadlines);
-    let mut request = client.http().request(method, url).no_decompress();
-    let headers = endpoint.http.iter().flat_map(|http| &http.headers);
-    for (header, value) in headers.filter(|(name, _)| name != "accept") {
-        if !(body.is_empty() && header == "content-type") {
-            request = request.insert_header((&**header, value.expose()));
-        }
-    }
-    request.send_body(body).await.map_err(|error| client::refused(endpoint, error, deadlines))
+    let mut headers = endpoint.http.as_ref().map(|http| http.headers.clone()).unwrap_or_default();
+    headers.retain(|(name, _)| name != "accept" && !(body.is_empty() && name == "content-type"));
+    let sent = client::send(endpoint, method, url, &headers, Bytes::from_static(body.as_bytes()), deadlines);
+    sent.await.map(|(answer, _)| answer)
 }
 
 pub(super) fn late(name: &str, within: Duration) -> Error {

@@ -265,7 +265,11 @@ async fn every_failure_is_named_and_the_next_call_works() {
             "",
             "p answered 529: overloaded_error: Overloaded",
         ),
-        (Turn::Status(302, None, String::new()), "", "p answered 302"),
+        (
+            Turn::Redirect("https://elsewhere.example/?x".into()),
+            "",
+            "p answered 307: it is to be found at https://elsewhere.example/, which is not followed",
+        ),
         (
             Turn::Page("<html>".into()),
             "",
@@ -489,7 +493,7 @@ async fn a_call_that_waits_to_be_made_again_ends_with_who_asked() {
 async fn nobody_there() {
     let gone = Upstream::start().base_url();
     for (base_url, message) in [
-        (gone, "p: connection refused: check base_url"),
+        (gone, "p: connection refused: does the server at 127.0.0.1:"),
         ("http://no-such-host.invalid".to_owned(), "p: host not found"),
         ("ftp://localhost".to_owned(), "p: "),
         ("nonsense".to_owned(), "p: "),

@@ -60,6 +60,7 @@ mod story;
 mod teams;
 mod terminal;
 mod tidy;
+mod transport;
 mod unfinished;
 mod upgrade;
 mod wundr;

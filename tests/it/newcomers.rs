@@ -187,10 +187,15 @@ fn a_provider_that_is_not_there() {
     let dead = format!("http://{NOBODY}/v1");
     let env = [("OPENAI_BASE_URL", dead.as_str()), model];
     let (status, _, said) = run(home.path(), &["models"], &env);
-    let expected = format!("openai ({dead}): connection refused: check base_url\nno provider answered\n");
+    let expected = format!(
+        "openai ({dead}): connection refused: does the server at {NOBODY} run? check base_url\nno provider answered\n"
+    );
     assert_eq!((status, said), (1, expected));
     let (status, _, said) = run(home.path(), &["chat", "hi"], &env);
-    assert!(status == 1 && said.contains("openai: connection refused: check base_url"), "{status} {said}");
+    assert!(
+        status == 1 && said.contains("openai: connection refused: does the server at"),
+        "{status} {said}"
+    );
     let env = [("OPENAI_BASE_URL", "http://no-such-host.invalid/v1"), model];
     let (status, _, said) = run(home.path(), &["models", "openai"], &env);
     let (first, rest) = said.split_once('\n').unwrap();

@@ -11,6 +11,7 @@ pub mod lines;
 pub mod openclaw;
 pub mod pace;
 pub mod process;
+pub mod proxy;
 pub mod raw;
 pub mod running;
 pub mod socket;

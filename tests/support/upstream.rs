@@ -29,6 +29,9 @@ pub enum Turn {
     EndLate(String),
     /// Answers with this status, this `retry-after` and this body.
     Status(u16, Option<u32>, String),
+    /// Answers that it is elsewhere.
+    #[allow(dead_code, reason = "the daemon's tests use it")]
+    Redirect(String),
     /// Answers 200 with a page instead of a stream.
     Page(String),
     /// Says the text and ends properly, because it reached the most tokens it may write.
@@ -93,21 +96,27 @@ struct State {
 impl Upstream {
     /// Over HTTP, each event written at once.
     pub fn start() -> Self {
-        Self::start_with(usize::MAX, false)
+        Self::start_with(usize::MAX, None)
     }
 
     /// Over HTTPS, with a certificate of an authority of its own.
     pub fn start_tls() -> Self {
-        Self::start_with(usize::MAX, true)
+        Self::start_with(usize::MAX, Some(of_an_authority()))
+    }
+
+    /// Over HTTPS, with a certificate that it signed itself, such as those of `openssl req -x509`.
+    #[allow(dead_code, reason = "the daemon's tests use it")]
+    pub fn start_self_signed() -> Self {
+        Self::start_with(usize::MAX, Some(self_signed()))
     }
 
     /// Over HTTP, streams written in pieces of so many bytes.
     #[allow(dead_code, reason = "the actors' tests use it")]
     pub fn start_split(write_bytes: usize) -> Self {
-        Self::start_with(write_bytes, false)
+        Self::start_with(write_bytes, None)
     }
 
-    fn start_with(write_bytes: usize, tls: bool) -> Self {
+    fn start_with(write_bytes: usize, certificate: Option<Certificate>) -> Self {
         let state = Arc::new(State {
             turns: Mutex::default(),
             requests: Mutex::default(),
@@ -119,7 +128,7 @@ impl Upstream {
             going_on: Semaphore::new(0),
             write_bytes,
         });
-        let (ca, acceptor) = if tls { certificates() } else { (None, None) };
+        let (ca, acceptor) = certificate.map(|Certificate { ca, acceptor }| (ca, acceptor)).unzip();
         let (stop, stopped) = oneshot::channel();
         let (ready, started) = std::sync::mpsc::channel();
         let shared = state.clone();
@@ -222,16 +231,41 @@ impl Drop for Upstream {
     }
 }
 
-fn certificates() -> (Option<String>, Option<tokio_rustls::TlsAcceptor>) {
-    use tokio_rustls::rustls;
+/// What a server proves itself with, and what that is checked by, in PEM.
+struct Certificate {
+    ca: String,
+    acceptor: tokio_rustls::TlsAcceptor,
+}
+
+/// The names of the server.
+fn names() -> Vec<String> {
+    ["localhost", "127.0.0.1", "models.example"].map(str::to_owned).to_vec()
+}
+
+fn an_authority(names: Vec<String>) -> rcgen::CertificateParams {
+    let mut params = rcgen::CertificateParams::new(names).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params
+}
+
+fn of_an_authority() -> Certificate {
     let authority_key = rcgen::KeyPair::generate().unwrap();
-    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = an_authority(Vec::new());
     let ca = authority.self_signed(&authority_key).unwrap();
     let issuer = rcgen::Issuer::new(authority, authority_key);
     let key = rcgen::KeyPair::generate().unwrap();
-    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let certificate = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    let certificate = rcgen::CertificateParams::new(names()).unwrap().signed_by(&key, &issuer).unwrap();
+    Certificate { ca: ca.pem(), acceptor: acceptor(&certificate, &key) }
+}
+
+fn self_signed() -> Certificate {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = an_authority(names()).self_signed(&key).unwrap();
+    Certificate { ca: certificate.pem(), acceptor: acceptor(&certificate, &key) }
+}
+
+fn acceptor(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> tokio_rustls::TlsAcceptor {
+    use tokio_rustls::rustls;
     let ring = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(ring)
         .with_safe_default_protocol_versions()
@@ -242,19 +276,23 @@ fn certificates() -> (Option<String>, Option<tokio_rustls::TlsAcceptor>) {
             rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
         )
         .unwrap();
-    (Some(ca.pem()), Some(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
+    tokio_rustls::TlsAcceptor::from(Arc::new(config))
 }
 
 /// The format that a request is in, by its path.
 #[derive(Clone, Copy)]
-enum Format {
+pub enum Format {
+    /// Anthropic Messages.
     Anthropic,
+    /// OpenAI chat completions.
     Chat,
+    /// OpenAI Responses.
     Responses,
 }
 
 impl Format {
-    fn of(path: &str) -> Self {
+    /// That of a path.
+    pub fn of(path: &str) -> Self {
         match path.rsplit('/').next() {
             Some("messages") => Self::Anthropic,
             Some("responses") => Self::Responses,
@@ -316,6 +354,10 @@ async fn answer(
             stream.flush().await.ok()?;
             return chunked.then_some(());
         }
+        Turn::Redirect(location) => {
+            let head = format!("HTTP/1.1 307 x\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n");
+            return stream.write_all(head.as_bytes()).await.ok();
+        }
         Turn::Page(body) => {
             let head = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n{body}",
@@ -330,11 +372,7 @@ async fn answer(
     let encoding = if chunked { "transfer-encoding: chunked\r\n" } else { "" };
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n{encoding}\r\n");
     write(state, stream, &head, false).await?;
-    let (mut events, ending) = match format {
-        Format::Anthropic => anthropic_stream(&pieces, &calls),
-        Format::Chat => openai_stream(&pieces, &calls),
-        Format::Responses => responses_stream(&pieces, &calls),
-    };
+    let (mut events, ending) = events(format, &pieces, &calls);
     let thoughts = match format {
         Format::Anthropic => anthropic_thoughts(&thoughts),
         Format::Chat => openai_thoughts(&thoughts),
@@ -419,6 +457,14 @@ async fn write(
 
 /// The events of an answer before its end, and those that end it. It counts 20 tokens of input and
 /// one of output for each piece and call.
+pub fn events(format: Format, pieces: &[String], calls: &[(String, String)]) -> (Vec<String>, Vec<String>) {
+    match format {
+        Format::Anthropic => anthropic_stream(pieces, calls),
+        Format::Chat => openai_stream(pieces, calls),
+        Format::Responses => responses_stream(pieces, calls),
+    }
+}
+
 fn anthropic_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<String>, Vec<String>) {
     let event = |mut data: Value, kind: &str| {
         data["type"] = json!(kind);

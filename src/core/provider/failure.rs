@@ -19,6 +19,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fault::Fault;
+use super::misfit;
 use crate::access::Secret;
 use crate::error::{Detail, Error, ErrorCode};
 
@@ -60,7 +61,9 @@ impl Failure {
         let said = String::from_utf8_lossy(body);
         match serde_json::from_str::<Value>(&said) {
             Ok(value) => Self::of_value(&value, 0),
-            Err(_) if said.trim_start().starts_with('<') => Self::default(),
+            Err(_) if misfit::is_page(&said) => {
+                misfit::page_title(&said).map(Self::of_text).unwrap_or_default()
+            }
             Err(_) => Self::of_text(&said),
         }
     }
@@ -216,6 +219,8 @@ pub fn http_error<'a>(
     match status {
         _ if is_key => message.push_str(" (check its api key)"),
         404 => message.push_str(" (check its base_url and the model)"),
+        407 => message
+            .push_str(" (the proxy wants a user and a password, or others: http://USER:PASSWORD@HOST:PORT)"),
         _ => {}
     }
     let error = ErrorCode::Provider.error(message);

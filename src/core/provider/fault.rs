@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 pub enum Fault {
     /// The key is missing, wrong, or not enough: 401, 402, 403.
     Auth,
-    /// There is no such model there, or the base URL is none: 404.
+    /// There is no such model there, or the base URL is none: 404, or a redirect to another.
     Misconfigured,
     /// The request is not one that the provider takes.
     BadRequest,
@@ -123,7 +123,8 @@ impl Fault {
             400 | 422 | 500 if says(body, &NO_THINKING) => Self::NoThinking,
             400 | 422 | 500 if says(body, &NO_THOUGHTS) => Self::NoThoughts,
             401..=403 => Self::Auth,
-            404 => Self::Misconfigured,
+            // A redirect, no such thing, and a proxy that wants a user.
+            300..=399 | 404 | 407 => Self::Misconfigured,
             408 | 504 => Self::Timeout,
             // What is used up does not come back in a moment.
             429 if named() == Some(Self::Auth) => Self::Auth,
@@ -291,7 +292,8 @@ mod tests {
             (402, "", Fault::Auth),
             (403, "", Fault::Auth),
             (404, "", Fault::Misconfigured),
-            (302, "", Fault::BadRequest),
+            (302, "", Fault::Misconfigured),
+            (407, "", Fault::Misconfigured),
             (400, "no such thing", Fault::BadRequest),
             (
                 400,
