@@ -28,6 +28,7 @@ mod dialects;
 mod disk;
 mod doctor;
 mod doors;
+mod faults;
 mod files;
 mod flood;
 mod health;
