@@ -22,6 +22,7 @@ mod desktop;
 mod guests;
 mod judge;
 mod library;
+mod llama_cpp;
 mod mcp_servers;
 mod npm;
 mod page;

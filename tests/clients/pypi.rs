@@ -6,14 +6,14 @@ use std::process::Command;
 
 use crate::support::running::bounded;
 
-/// The Python of an environment with this package, such as `ziglang==0.17.1`.
+/// The Python of an environment with this package, such as `ziglang==0.17.1`; others follow after spaces.
 ///
 /// # Panics
 /// Where it can't be installed, saying why.
 pub fn with(package: &str) -> PathBuf {
     once(package, |folder| {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder));
-        run(Command::new(python(folder)).args(["-m", "pip", "install", "-q", package]));
+        run(Command::new(python(folder)).args(["-m", "pip", "install", "-q"]).args(package.split(' ')));
     })
     .join("bin/python")
 }
