@@ -25,7 +25,7 @@
 //! Messages live with the actor that receives them. What serves all actors is in [`runtime`]: who answers
 //! which command ([`runtime::dispatch`]), how a client is told ([`runtime::deliver`]), how an actor says how it
 //! is ([`runtime::observe`]), how a parent hears of a child's end ([`runtime::supervision`]). What the
-//! operating system offers is in [`host`], the routes of the port in [`http`], requests to other hosts in
+//! operating system offers is in [`host`], skills on the disk in [`skills`], the routes of the port in [`http`], requests to other hosts in
 //! [`outbound`].
 
 pub mod agent_supervisor;
@@ -54,5 +54,6 @@ pub mod sandbox_supervisor;
 pub mod scheduler;
 pub mod session;
 pub mod session_supervisor;
+pub mod skills;
 pub mod store;
 pub mod tokens;

@@ -76,6 +76,7 @@ fn main() -> ExitCode {
         Command::Actors(options) => operator::actors::run(&global, &options),
         Command::Plugins { name } => operator::plugins::list(&global, name.as_deref()),
         Command::Plugin(command) => operator::plugins::run(&global, &command),
+        Command::Skills { name } => operator::skills::run(&global, name.as_deref()),
         Command::Channels { name } => operator::channels::list(&global, name.as_deref()),
         Command::Channel(command) => operator::channels::run(&global, &command),
         Command::Mcp(command) => operator::mcp::run(&global, &command),

@@ -10,7 +10,9 @@ use clawmux_actors::plugin;
 use clawmux_actors::sandbox::cache::Cache;
 use clawmux_actors::sandbox::compiler::Compiler;
 use clawmux_actors::sandbox::source;
+use clawmux_actors::skills;
 use clawmux_core::config::Config;
+use clawmux_core::skill::AgentSkills;
 
 use crate::{home, logging};
 
@@ -74,6 +76,14 @@ pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
         if !agent.soul.is_file() && !agent.soul.ends_with("SOUL.md") {
             warnings.push(format!("agents.{}.soul: {} is not there", agent.id, agent.soul.display()));
         }
+        // Nobody has to have the home's, the last.
+        let own = agent.skills.split_last().map(|(_, own)| own).unwrap_or_default();
+        for folder in own.iter().filter(|folder| !folder.is_dir()) {
+            warnings.push(format!("agents.{}.skills: {} is no folder", agent.id, folder.display()));
+        }
     }
+    let skills: Vec<AgentSkills> =
+        config.agents.values().map(|agent| agent.skills(config.memory.context_tokens)).collect();
+    warnings.extend(skills::list(&skills).complaints());
     (complaints, warnings)
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use actix::prelude::*;
 
 use clawmux_core::agents::registry::{Change, Effect, Moment, News, Step};
-use clawmux_core::agents::subagent::{AgentStatus, Spawn, Status, Stop, SubAgentCommand, SubAgentReply};
+use clawmux_core::agents::subagent::{
+    AgentStatus, Await, Spawn, Status, Stop, SubAgentCommand, SubAgentReply,
+};
 use clawmux_core::agents::team::{self, Dissolve, Sent, TeamCommand, TeamReply};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, SessionKey};
@@ -61,6 +63,12 @@ impl AgentSupervisor {
                     SubAgentCommand::Status(Status { agent }) => {
                         asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
                     }
+                    SubAgentCommand::Await(Await { agent }) => match self.rules.status(&principal, &agent) {
+                        Ok(status) if !status.state.is_over() => {
+                            self.awaiting.entry(agent).or_default().push(asker);
+                        }
+                        status => asker.reply(status.map(agent_reply)),
+                    },
                     SubAgentCommand::Stop(Stop { agent, reason, force }) => {
                         let stopped = self.rules.stop(now, &principal, &agent, reason, force);
                         self.answer(asker, stopped.map(agent_reply), ctx);
@@ -251,6 +259,13 @@ impl AgentSupervisor {
             self.act(effect, 0, promise, ctx);
         }
         for news in news {
+            if let News::Agent(told) = &news
+                && told.status.state.is_over()
+            {
+                for asker in self.awaiting.remove(&told.status.agent).into_iter().flatten() {
+                    asker.reply(Ok(agent_reply(told.status.clone())));
+                }
+            }
             self.setup.hub.do_send(Announce(Arc::new(news.into())));
         }
     }

@@ -13,7 +13,7 @@ mod decisions;
 mod effects;
 mod parent_sessions;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use tokio::sync::oneshot;
 use crate::hub::Hub;
 use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::ask::ask;
-use crate::runtime::deliver::Deliver;
+use crate::runtime::deliver::{Asker, Deliver};
 use crate::runtime::dispatch::{Located, Request};
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
@@ -72,6 +72,8 @@ pub struct AgentSupervisor {
     line: Option<Line<OpenRequest>>,
     /// Those who wait while something is decided or written down.
     waiting: VecDeque<Question>,
+    /// Those who wait for the end of an agent.
+    awaiting: HashMap<SubAgentId, Vec<Asker>>,
     is_busy: bool,
     /// Nothing is decided until it was read what is written.
     is_broken: bool,
@@ -125,6 +127,7 @@ impl AgentSupervisor {
             rules,
             line: None,
             waiting: VecDeque::new(),
+            awaiting: HashMap::new(),
             is_busy: false,
             is_broken: false,
             turns_total: 0,
@@ -276,6 +279,7 @@ impl Handler<Observe> for AgentSupervisor {
                 "messages_waiting": mail,
                 "results_waiting": notes,
                 "requests_waiting": self.waiting.len(),
+                "awaited": self.awaiting.len(),
                 "following": self.line.as_ref().map_or(0, Line::len),
                 "purses": self.setup.shared_budgets.len(),
                 "turns_total": self.turns_total,

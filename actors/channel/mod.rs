@@ -40,7 +40,7 @@ use clawmux_core::swappable::Swappable;
 use clawmux_core::target::Target;
 use clawmux_core::time::Timestamp;
 use clawmux_core::tools::plugin::HttpRequest;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::outbound::fetch::Fetcher;
@@ -49,6 +49,7 @@ use crate::runtime::clock;
 use crate::runtime::deliver::{Deliver, cost};
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
+use crate::runtime::say::Say;
 use crate::runtime::supervision::Guard;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::session::AgentConfigs;
@@ -143,6 +144,8 @@ pub struct Channel {
     line: Line<Waiting>,
     admission: Admission,
     cursor: Option<String>,
+    /// Whether it is known who is let in.
+    is_ready: bool,
     /// Up to where inbox and outbox were read.
     read: (i64, i64),
     is_reading: bool,
@@ -199,7 +202,7 @@ struct Figures {
 impl Channel {
     /// The channel of this entry; goes on with what waits when started.
     pub fn new(config: config::Channel, around: Surroundings, sessions: Begin, guard: Guard) -> Self {
-        let owner = Owner::Credential(format!("channel:{}", config.name).into());
+        let owner = Owner::of_channel(&config.name);
         let admission =
             Admission { allow: config.allow.clone(), is_pairing: config.is_pairing, ..Admission::default() };
         Self {
@@ -209,6 +212,7 @@ impl Channel {
             line: Line::new("channel", sessions),
             admission,
             cursor: None,
+            is_ready: false,
             read: (0, 0),
             is_reading: false,
             reads_again: false,
@@ -292,6 +296,7 @@ impl Channel {
     fn take(&mut self, state: ChannelState, ctx: &mut Context<Self>) -> bool {
         let ChannelState { cursor, inbox, outbox, peers, codes } = state;
         (self.cursor, self.admission.paired, self.admission.codes) = (cursor, peers, codes);
+        self.is_ready = true;
         let has_more = !inbox.is_empty() || !outbox.is_empty();
         let mut unreadable = Vec::new();
         for row in inbox {
@@ -862,6 +867,65 @@ impl Handler<Receive> for Channel {
             channel.refill(ctx);
             written
         }))
+    }
+}
+
+impl Handler<Say> for Channel {
+    type Result = ResponseActFuture<Self, Result<(), Error>>;
+
+    fn handle(&mut self, say: Say, _: &mut Self::Context) -> Self::Result {
+        let message = Incoming {
+            content: String::new(),
+            account: say.account,
+            peer: Some(say.peer),
+            guild: None,
+            team: None,
+            id: None,
+            sender: None,
+            context: Value::Null,
+            images: Vec::new(),
+        };
+        if let Err(error) = self.may_say(&message) {
+            return Box::pin(fut::ready(Err(error)));
+        }
+        let (adapter, ledger) = (self.adapter(), self.ledger());
+        let said = async move {
+            let answer = Answered { status: Status::Answer, content: say.text };
+            let no_words = |why: String| ErrorCode::InvalidRequest.error(why);
+            let requests = adapter.format(&message, &answer).await.map_err(no_words)?;
+            if requests.is_empty() {
+                return Err(no_words("the channel's adapter makes nothing of it".to_owned()));
+            }
+            let (known_as, conversation) = (format!("said {}", say.id), message.conversation());
+            let requests = requests.to_json();
+            ledger.try_write(vec![ChannelChange::Notice { known_as, conversation, requests }]).await
+        };
+        Box::pin(said.into_actor(self).map(|written, channel, ctx| {
+            channel.refill(ctx);
+            written
+        }))
+    }
+}
+
+impl Channel {
+    /// Whether something may be said where this message would come from.
+    fn may_say(&self, message: &Incoming) -> Result<(), Error> {
+        let name = &self.config.name;
+        if !self.is_open || !self.is_ready {
+            return Err(
+                ErrorCode::Unavailable.error(format!("the channel {name} says nothing at the moment"))
+            );
+        }
+        let is_bound = self.around.agent_configs.get().router.is_bound(&message.route(name));
+        match self.admission.of(message.names(), is_bound, clock::now(), [0; 16]) {
+            Entrance::Open => Ok(()),
+            Entrance::Tell { .. } | Entrance::Shut => {
+                let peer = message.peer.as_deref().unwrap_or_default();
+                let peer = &peer[..peer.floor_char_boundary(64)];
+                let why = format!("{peer:?} is not let in on the channel {name}, so nothing is said to them");
+                Err(ErrorCode::Forbidden.error(why))
+            }
+        }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::channel::{Channel, Configure, Land, LetIn, ShutOut, Surroundings, Uns
 use crate::runtime::ask::ask;
 use crate::runtime::line::Begin;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe};
+use crate::runtime::say::Say;
 use crate::runtime::supervision::{Down, Guard, Restarts};
 
 pub use webhooks::{Delivered, Webhooks};
@@ -204,6 +205,18 @@ impl Handler<UnpairPeer> for ChannelSupervisor {
     fn handle(&mut self, UnpairPeer { channel, name }: UnpairPeer, _: &mut Self::Context) -> Self::Result {
         let to = self.named(&channel);
         Box::pin(async move { ask(&to?, ShutOut(name)).await? })
+    }
+}
+
+impl Handler<Say> for ChannelSupervisor {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, say: Say, _: &mut Self::Context) -> Self::Result {
+        let to = match self.sessions {
+            None => Err(ErrorCode::Unavailable.error("the channels are not there yet")),
+            Some(_) => self.named(&say.channel),
+        };
+        Box::pin(async move { ask(&to?, say).await? })
     }
 }
 

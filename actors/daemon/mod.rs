@@ -28,6 +28,7 @@ use crate::runtime::observe::{Observe, Observed};
 use crate::sandbox_supervisor::{CountPlugins, SandboxSupervisor};
 use crate::session::AgentConfigs;
 use crate::session_supervisor::{CountSessions, SessionSupervisor};
+use crate::skills;
 use crate::store::{Store, UsageDays};
 
 /// Requests that may wait, and what others tell.
@@ -133,6 +134,14 @@ impl Handler<Request<DaemonCommand>> for Daemon {
             DaemonCommand::GetCatalog(_) => {
                 let catalog = self.setup.agent_configs.get().catalog.clone();
                 asker.reply(Ok(Reply::Daemon(DaemonReply::Catalog(catalog))));
+            }
+            DaemonCommand::ListSkills(_) => {
+                let agents = self.setup.agent_configs.get().skills();
+                answer(ctx, asker, async move {
+                    let list = skills::off_the_arbiter(move || skills::list(&agents)).await?;
+                    let list = if principal.is_operator() { list } else { list.for_anybody() };
+                    Ok(DaemonReply::Skills(Box::new(list)))
+                });
             }
             DaemonCommand::ListLanes(_) => {
                 asker.reply(Ok(Reply::Daemon(DaemonReply::Lanes(self.setup.lanes.rows()))));

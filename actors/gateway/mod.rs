@@ -317,19 +317,6 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     })
     .await?
     .start();
-    let scheduler = Scheduler::open(scheduler::SchedulerSetup {
-        config: config.scheduler.clone(),
-        home: setup.home.clone(),
-        zone: clock::zone(),
-        store: store.clone(),
-        hub: hub.clone(),
-        log: log.clone(),
-    })
-    .await?
-    .start();
-    let admin = Admin::default().start();
-    let arbiters = Arbiters::new(meters.clone());
-    let approvals = Approvals::new(hub.clone().recipient());
     let agent_configs = AgentConfigs::read(&config)?;
     let catalog = agent_configs.catalog.clone();
     let agent_configs = Arc::new(Swappable::new(agent_configs));
@@ -344,6 +331,20 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         },
     );
     let (webhooks, channels) = (channels.webhooks(), channels.start());
+    let scheduler = Scheduler::open(scheduler::SchedulerSetup {
+        config: config.scheduler.clone(),
+        home: setup.home.clone(),
+        zone: clock::zone(),
+        store: store.clone(),
+        hub: hub.clone(),
+        channels: channels.clone().recipient(),
+        log: log.clone(),
+    })
+    .await?
+    .start();
+    let admin = Admin::default().start();
+    let arbiters = Arbiters::new(meters.clone());
+    let approvals = Approvals::new(hub.clone().recipient());
     let lanes = Lanes::default();
     let sessions = SessionSupervisor::new(SessionsSetup {
         arbiters: arbiters.clone(),
@@ -356,6 +357,8 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             nodes: nodes.clone(),
             connected,
             mcp: mcp_tools,
+            jobs: scheduler.clone().recipient(),
+            channels: channels.clone().recipient(),
             files: files.clone(),
             lanes: lanes.clone(),
             watchers: Watchers::default(),

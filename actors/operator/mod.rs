@@ -47,7 +47,7 @@ use crate::session::AgentConfigs;
 use crate::session_supervisor::Follows;
 use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
 
-pub use unattended::{read_without_daemon, tokens_without_daemon};
+pub use unattended::{read_without_daemon, skills_without_daemon, tokens_without_daemon};
 
 /// Requests under way at once.
 const RUNNING_MAX: usize = 64;

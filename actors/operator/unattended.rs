@@ -6,6 +6,7 @@ use std::path::Path;
 use actix::Addr;
 use clawmux_core::access::token::TokenCommand;
 use clawmux_core::config::Config;
+use clawmux_core::daemon::command::{DaemonCommand, DaemonReply};
 use clawmux_core::daemon::operator::{ExportEvents, OperatorCommand, OperatorReply, UsageReport};
 use clawmux_core::dialect::admin;
 use clawmux_core::error::{Error, ErrorCode};
@@ -13,11 +14,13 @@ use clawmux_core::principal::Principal;
 use clawmux_core::provider::meter::{Budget, Budgets, Period};
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
-use serde_json::Value;
+use clawmux_core::skill::AgentSkills;
+use serde_json::{Value, json};
 
 use super::sessions;
 use super::spent;
 use crate::runtime::ask::ask;
+use crate::skills;
 use crate::store::{self, Store};
 use crate::tokens;
 
@@ -64,6 +67,22 @@ async fn read(store: &Addr<Store>, config: &Config, method: &str, command: Comma
         _ => return Err(needs_daemon()),
     };
     Ok(Reply::Operator(reply))
+}
+
+/// Answers `admin.skills` where no daemon runs: it takes no store. Blocks.
+///
+/// # Errors
+/// As the method's.
+pub async fn skills_without_daemon(config: &Config) -> Result<Value, Error> {
+    let agents: Vec<AgentSkills> =
+        config.agents.values().map(|agent| agent.skills(config.memory.context_tokens)).collect();
+    let look = async |command| match command {
+        Command::Daemon(DaemonCommand::ListSkills(_)) => {
+            Ok(Reply::Daemon(DaemonReply::Skills(Box::new(skills::list(&agents)))))
+        }
+        _ => Err(ErrorCode::Internal.error("no such question")),
+    };
+    admin::answer("admin.skills", json!({}), look).await
 }
 
 /// Answers a method of the operator's protocol about credentials for a home on which no daemon runs.

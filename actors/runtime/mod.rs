@@ -11,4 +11,5 @@ pub(crate) mod line;
 pub mod log_filter;
 pub mod meters;
 pub mod observe;
+pub mod say;
 pub mod supervision;

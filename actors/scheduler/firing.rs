@@ -33,6 +33,7 @@ use super::{AGAIN, Scheduler};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::{Asker, cost};
+use crate::runtime::say::Say;
 use crate::store::{FindRun, JobChange, ReadJobs, WriteJobs};
 
 /// Which firing: its job, and when it was due.
@@ -85,6 +86,8 @@ enum Stage {
     /// The session that the result goes to is made.
     Making,
     Telling,
+    /// The people of a conversation over a channel are told.
+    Saying,
     Ending,
 }
 
@@ -291,6 +294,7 @@ impl Scheduler {
         let target = Target::Session(task.session.clone());
         let command = match running.stage {
             Stage::Entering | Stage::Ending => return,
+            Stage::Saying => return self.say(key, ctx),
             Stage::Prompting => {
                 running.fold = Turn::new();
                 let (prompt, mut run_options) = match &running.saying {
@@ -417,10 +421,39 @@ impl Scheduler {
             Stage::Prompting | Stage::Renewing if running.job.task.result_to.is_some() && said => {
                 Stage::Telling
             }
+            Stage::Prompting if running.job.owner.is_channel() && !running.job.has_own_session() && said => {
+                Stage::Saying
+            }
             _ => return self.end(key, FiringState::Done, ctx),
         };
         (running.stage, running.attempt) = (next, 0);
         self.drive(key, ctx);
+    }
+
+    /// Says what the model said to whoever's conversation it is.
+    fn say(&self, key: &FiringId, ctx: &mut Context<Self>) {
+        let Some(running) = self.running.get(key) else { return };
+        let session = &running.job.task.session;
+        let say = Say {
+            channel: session.channel().into_owned(),
+            account: Some(session.account().into_owned()),
+            peer: session.peer().into_owned(),
+            text: running.text.clone().unwrap_or_default(),
+            id: running.firing.key(),
+        };
+        let (channels, key) = (self.setup.channels.clone(), key.clone());
+        let said = async move {
+            let gone = |_| ErrorCode::Unavailable.error("the channels are busy");
+            channels.send(say).await.map_err(gone)?
+        };
+        ctx.spawn(said.into_actor(self).map(move |said, scheduler, ctx| {
+            if scheduler.running.get(&key).is_some_and(|running| running.stage == Stage::Saying) {
+                match said {
+                    Ok(()) => scheduler.advance(&key, ctx),
+                    Err(error) => scheduler.refused(&key, error, ctx),
+                }
+            }
+        }));
     }
 
     /// It is over; that is to be written down.

@@ -40,6 +40,7 @@ use crate::runtime::deliver::Deliver;
 use crate::runtime::dispatch::Request;
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
+use crate::runtime::say::Say;
 use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
 use firing::{By, FiringId, Running};
 
@@ -72,6 +73,8 @@ pub struct SchedulerSetup {
     pub store: Addr<Store>,
     /// Who tells those that want to know.
     pub hub: Addr<Hub>,
+    /// Who says to people what jobs in their conversations say.
+    pub channels: Recipient<Say>,
     /// Whether they can be written down.
     pub log: Health,
 }

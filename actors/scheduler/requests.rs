@@ -7,9 +7,9 @@ use clawmux_core::principal::Principal;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{
-    self, GetJob, GetJobStatus, HEARTBEAT, JOBS_MAX, Job, JobCommand, JobPatch, JobReply, JobStatus,
-    LastHeartbeat, ListFirings, ListJobs, NewJob, Order, Place, Ran, RemoveJob, RunJob, SetHeartbeat,
-    StartJob, Started, UpdateJob, WakeSession,
+    self, AddJobOnce, GetJob, GetJobStatus, HEARTBEAT, JOBS_MAX, Job, JobCommand, JobPatch, JobReply,
+    JobStatus, LastHeartbeat, ListFirings, ListJobs, NewJob, Order, Place, Ran, RemoveJob, RunJob,
+    SetHeartbeat, StartJob, Started, UpdateJob, WakeSession,
 };
 use clawmux_core::schedule::{Due, Misfire, Plan};
 use clawmux_core::time::Timestamp;
@@ -21,8 +21,19 @@ use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
 use crate::store::{JobChange, ReadFirings, WriteJobs};
 
+/// Of so many times of a job it is looked how close they are.
+const GAPS: usize = 64;
+
 /// Firings that are told at most.
 const RUNS_MAX: usize = 200;
+
+/// A job that is to be there once.
+enum Made {
+    /// It is yet to be written down.
+    New(Box<Job>),
+    /// It was there before.
+    Before(Box<job::JobView>),
+}
 
 impl Scheduler {
     /// Does what is asked and answers.
@@ -45,6 +56,11 @@ impl Scheduler {
             }
             JobCommand::Add(new) => match self.make(*new, by) {
                 Ok(job) => self.put(job, job::JobChange::Added, asker, ctx),
+                Err(error) => asker.reply(Err(error)),
+            },
+            JobCommand::AddOnce(add) => match self.make_once(add, by) {
+                Ok(Made::New(job)) => self.put(*job, job::JobChange::Added, asker, ctx),
+                Ok(Made::Before(view)) => answer(asker, Ok(JobReply::Job(view))),
                 Err(error) => asker.reply(Err(error)),
             },
             JobCommand::Update(UpdateJob { job, patch }) => match self.patch(&job, *patch, by) {
@@ -131,13 +147,35 @@ impl Scheduler {
     }
 
     fn make(&self, new: NewJob, by: &Principal) -> Result<Job, Error> {
+        self.make_as(JobId::from_random(clock::random()), new, by)
+    }
+
+    /// A job of this id, or the one that was made of it before.
+    fn make_once(&self, add: AddJobOnce, by: &Principal) -> Result<Made, Error> {
+        match self.jobs.get(&add.id) {
+            Some(entry) if entry.job.owner == by.owner => {
+                return Ok(Made::Before(Box::new(self.view(entry))));
+            }
+            Some(_) => return Err(ErrorCode::Conflict.error("there is another job of this id")),
+            None => {}
+        }
+        let job = self.make_as(add.id, *add.job, by)?;
+        let gap = job.schedule.shortest_gap(job.settled, GAPS);
+        if gap.is_some_and(|gap| gap < add.gap_min) {
+            let least = add.gap_min.as_secs();
+            let why = format!("job: it would be done more often than every {least} s");
+            return Err(ErrorCode::InvalidRequest.error(why));
+        }
+        Ok(Made::New(Box::new(job)))
+    }
+
+    fn make_as(&self, id: JobId, new: NewJob, by: &Principal) -> Result<Job, Error> {
         let own = self.jobs.values().filter(|entry| entry.job.owner == by.owner && !entry.job.is_built_in());
         if own.count() >= JOBS_MAX {
             return Err(
                 ErrorCode::Conflict.error(format!("there are {JOBS_MAX} jobs already: remove one first"))
             );
         }
-        let id = JobId::from_random(clock::random());
         Job::new(new, id, by.owner.clone(), clock::wall(), &self.setup.zone)
     }
 

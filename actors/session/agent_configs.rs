@@ -2,7 +2,7 @@
 //! their supervisor share and a reload exchanges. A run keeps the [`Profile`] it began with; the next one
 //! of its session finds the new one here, so nobody has to be told.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::skill::AgentSkills;
 use clawmux_core::tools::built_in::{ToolGroup, is_built_in};
 use clawmux_core::tools::mcp::McpGrant;
 use clawmux_core::tools::node::NodeTool;
@@ -52,7 +53,9 @@ pub struct Profile {
     pub mcp_tools: Vec<McpGrant>,
     /// The built-in tools it is offered, by their groups.
     pub built_in: Vec<ToolGroup>,
-    /// Estimated tokens that soul and past turns may take together.
+    /// Where its skills are.
+    pub skills: AgentSkills,
+    /// Estimated tokens that soul, skills and past turns may take together.
     pub context_tokens: usize,
 }
 
@@ -85,6 +88,8 @@ pub struct AgentConfigs {
     pub router: Router,
     /// The agents, by name.
     pub agents: HashMap<AgentId, Arc<Profile>>,
+    /// The channels, by name.
+    pub channels: BTreeSet<String>,
     /// The bounds of a session.
     pub limits: Limits,
     /// What each owner may have in the log.
@@ -114,6 +119,7 @@ impl AgentConfigs {
         Ok(Self {
             router: Router::new(config.bindings.clone(), config.default_agent.clone()),
             agents: config.agents.iter().map(profile).collect::<Result<_, Error>>()?,
+            channels: config.channels.iter().map(|channel| channel.name.clone()).collect(),
             limits: Limits {
                 queue: config.limits.queue,
                 episodic_turns: config.memory.episodic_turns,
@@ -128,6 +134,13 @@ impl AgentConfigs {
             lag_bytes_max: config.gateway.max_buffered_bytes,
             catalog: Arc::new(Catalog::new(config)),
         })
+    }
+
+    /// Where the skills of all agents are, by agent.
+    pub fn skills(&self) -> Vec<AgentSkills> {
+        let mut all: Vec<AgentSkills> = self.agents.values().map(|agent| agent.skills.clone()).collect();
+        all.sort_by(|a, b| a.agent.cmp(&b.agent));
+        all
     }
 
     /// The agents that are here with another soul than in `before`.
@@ -159,6 +172,7 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
         node_tools: agent.node_tools.clone(),
         mcp_tools: agent.mcp_tools.clone(),
         built_in: agent.built_in.clone(),
+        skills: agent.skills(config.memory.context_tokens),
         context_tokens: config.memory.context_tokens,
     })
 }

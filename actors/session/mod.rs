@@ -42,6 +42,7 @@ use clawmux_core::conversation::session::Session as Conversation;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
+use clawmux_core::schedule::job::JobCommand;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
@@ -54,9 +55,11 @@ use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::account::Account;
 use crate::runtime::clock;
 use crate::runtime::deliver::{Asker, More};
+use crate::runtime::dispatch::Request;
 use crate::runtime::lane::{LaneGuard, Lanes};
 use crate::runtime::meters::{Awake, Meters};
 use crate::runtime::observe::{Observe, Observed};
+use crate::runtime::say::Say;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::store::{Coming, LogWriter, Store};
 
@@ -99,6 +102,10 @@ pub struct SessionDeps {
     pub connected: Connected,
     /// The MCP servers there are, and their tools.
     pub mcp: McpTools,
+    /// Takes what is asked about jobs.
+    pub jobs: Recipient<Request<JobCommand>>,
+    /// Says something to people over channels.
+    pub channels: Recipient<Say>,
     /// Looks at files that are sent.
     pub files: Addr<Files>,
     /// Whose turn it is among the runs of several sessions.
@@ -127,6 +134,8 @@ pub struct Session {
     profile: Arc<Profile>,
     /// The run that it was taken for.
     profiled: Option<RunId>,
+    /// What the model is told of skills, and in which run; none while it is being looked.
+    skills_told: Option<(RunId, Option<Arc<str>>)>,
     /// All tools it may call; and with `send_message`.
     tools: Toolbox,
     messenger_tools: Toolbox,
@@ -236,6 +245,7 @@ impl Session {
             spots: spots.into_iter().collect(),
             profile,
             profiled: None,
+            skills_told: None,
             awake: deps.meters.awake(),
             deps,
             drop_guard: DropGuard { key, subscribers, supervisor, done: false },

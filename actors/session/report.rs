@@ -3,6 +3,7 @@
 use std::fmt;
 
 use actix::prelude::*;
+use clawmux_core::agents::subagent::SubAgentCommand;
 use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::memory::MemoryCommand;
@@ -17,6 +18,8 @@ pub struct Supervisor {
     pub reports: Recipient<Report>,
     /// Takes what is asked of any session.
     pub requests: Recipient<Request<SessionCommand>>,
+    /// Takes what is asked of agents that work for sessions.
+    pub sub_agents: Recipient<Request<SubAgentCommand>>,
     /// Takes what is asked of memories.
     pub memory: Recipient<Request<MemoryCommand>>,
 }
@@ -26,12 +29,14 @@ where
     A: Actor<Context = Context<A>>
         + Handler<Report>
         + Handler<Request<SessionCommand>>
+        + Handler<Request<SubAgentCommand>>
         + Handler<Request<MemoryCommand>>,
 {
     fn from(actor: Addr<A>) -> Self {
         Self {
             reports: actor.clone().recipient(),
             requests: actor.clone().recipient(),
+            sub_agents: actor.clone().recipient(),
             memory: actor.recipient(),
         }
     }

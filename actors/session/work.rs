@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -32,6 +33,7 @@ use crate::runtime::clock;
 use crate::runtime::lane::LaneGuard;
 use crate::runtime::meters::{CallEnd, OTHER};
 use crate::sandbox_supervisor::{CallTool, SandboxSupervisor};
+use crate::skills;
 
 type Answer = LocalBoxStream<'static, Result<Vec<Delta>, Error>>;
 
@@ -150,6 +152,7 @@ impl Session {
                     let tool = making.tool.as_str();
                     self.deps.meters.called(tool, CallEnd::Cancelled, making.begun.elapsed());
                     ctx.cancel_future(making.future);
+                    self.call_off(&making.name, &run, &making.call);
                     self.deps.log_writer.record_call(making.over(
                         &run,
                         self.conversation.key(),
@@ -182,7 +185,11 @@ impl Session {
             Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
                 let run = run.clone();
                 match self.take_profile(&run) {
-                    Some(()) => self.ask(run, step, ctx),
+                    Some(()) => {
+                        if let Some(skills) = self.skills_told(&run, ctx) {
+                            self.ask(run, step, &skills, ctx);
+                        }
+                    }
                     None => {
                         let why = format!("there is no agent named {} any more", self.profile.id);
                         self.unheard(&run, step, ErrorCode::NotFound.error(why), ctx);
@@ -197,21 +204,50 @@ impl Session {
         }
     }
 
+    /// What the model is told of skills in this run, the same in each of its steps; none while it is being looked
+    /// which there are.
+    fn skills_told(&mut self, run: &RunId, ctx: &mut Context<Self>) -> Option<Arc<str>> {
+        if !self.profile.skills.is_granted {
+            return Some(Arc::default());
+        }
+        if let Some((_, told)) = self.skills_told.as_ref().filter(|(of, _)| of == run) {
+            return told.clone();
+        }
+        self.skills_told = Some((run.clone(), None));
+        let (agent, of) = (self.profile.skills.clone(), run.clone());
+        let told = skills::off_the_arbiter(move || skills::told(&agent));
+        ctx.spawn(told.into_actor(self).map(move |told, session, ctx| {
+            let told = told.unwrap_or_else(|error| {
+                tracing::warn!(session = %session.conversation.key(), %error, "the run goes on without skills");
+                String::new()
+            });
+            if let Some((_, waiting @ None)) = session.skills_told.as_mut().filter(|(run, _)| *run == of) {
+                *waiting = Some(told.into());
+            }
+            session.proceed(ctx);
+        }));
+        None
+    }
+
     /// Asks the model.
-    fn ask(&mut self, run: RunId, step: usize, ctx: &mut Context<Self>) {
+    fn ask(&mut self, run: RunId, step: usize, skills: &str, ctx: &mut Context<Self>) {
         let soul = fit_soul(&self.profile.soul, self.profile.context_tokens);
+        let parts = [soul, skills].into_iter().filter(|part| !part.is_empty());
+        let system = parts.collect::<Vec<_>>().join("\n\n");
         let request = ChatRequest {
             model: String::new(),
-            system: soul.to_owned(),
-            messages: self.conversation.conversation(soul.len()),
+            messages: self.conversation.conversation(system.len()),
+            system,
             tools: Vec::new(),
             max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
         let profile = self.profile.clone();
-        let mut built_in: Vec<ToolSpec> = profile.built_in.iter().flat_map(|group| group.specs()).collect();
+        let channels = self.channels();
+        let specs = profile.built_in.iter().flat_map(|group| group.specs(&channels));
+        let mut built_in: Vec<ToolSpec> = specs.collect();
         if self.has_messenger() && !profile.built_in.contains(&ToolGroup::Sessions) {
-            built_in.push(messenger::spec());
+            built_in.push(messenger::spec(&channels));
         }
         built_in.extend(self.conversation.has_long_results().then(long_result::spec));
         let SessionDeps { providers, tools, connected, mcp, .. } = &self.deps;

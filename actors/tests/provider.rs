@@ -61,6 +61,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         node_tools: Vec::new(),
         mcp_tools: Vec::new(),
         built_in: Vec::new(),
+        skills: Vec::new(),
     };
     Config {
         providers: configured,

@@ -172,6 +172,14 @@ pub(crate) enum Command {
         /// Show only this plugin, in full
         name: Option<String>,
     },
+    /// List the skills in the folders of agents, who is offered each, and what is wrong with it
+    ///
+    /// A skill is a folder with a SKILL.md in skills/ of the home or where agents.NAME.skills says. An agent is offered
+    /// the skills of its folders once its tools name `skills`. Where no daemon runs, the folders are looked at all the same.
+    Skills {
+        /// Show only this skill, in full
+        name: Option<String>,
+    },
     /// List the channels, over which people write from other platforms
     Channels {
         /// Show only this channel, in full

@@ -57,7 +57,7 @@ text_id! {
     AgentId
 }
 text_id! {
-    /// An agent that was put to work (a UUID).
+    /// An agent that was put to work: a UUID, with `call-` before it where a call waits for it.
     SubAgentId
 }
 text_id! {
@@ -101,6 +101,22 @@ impl RunId {
     pub fn of_message(run: &Self, call: &CallId) -> Self {
         let (run, call) = (run.as_str(), call.as_str());
         Self::new(format!("message-{}", uuid_of(&format!("message|{}|{run}|{call}", run.len()))))
+    }
+}
+
+/// What ids of agents begin with that a call waits for.
+const OF_CALL: &str = "call-";
+
+impl SubAgentId {
+    /// The id of the agent that this call of this run waits for: the same however often the call is made.
+    pub fn of_call(run: &RunId, call: &CallId) -> Self {
+        let (run, call) = (run.as_str(), call.as_str());
+        Self::new(format!("{OF_CALL}{}", uuid_of(&format!("agent|{}|{run}|{call}", run.len()))))
+    }
+
+    /// Whether it is one of these.
+    pub fn is_of_call(&self) -> bool {
+        self.as_str().starts_with(OF_CALL)
     }
 }
 
@@ -439,6 +455,9 @@ fn decode(part: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(out))
 }
 
+/// With what the names of owners of channels' sessions begin.
+const OF_CHANNEL: &str = "channel:";
+
 /// Whom a session, a key or a file belongs to. All admins are one owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
@@ -455,6 +474,16 @@ impl Owner {
             Self::Admins => "",
             Self::Credential(name) => name,
         }
+    }
+
+    /// That of the sessions in which people write over this channel.
+    pub fn of_channel(channel: &str) -> Self {
+        Self::Credential(format!("{OF_CHANNEL}{channel}").into())
+    }
+
+    /// Whether it is one of these: many people write in its sessions, each in their own.
+    pub fn is_channel(&self) -> bool {
+        matches!(self, Self::Credential(name) if name.starts_with(OF_CHANNEL))
     }
 
     /// The owner the store names so.

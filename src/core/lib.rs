@@ -43,6 +43,7 @@ pub mod provider;
 pub mod request;
 pub mod schedule;
 pub mod scope;
+pub mod skill;
 pub mod swappable;
 pub mod target;
 pub mod time;

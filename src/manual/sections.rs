@@ -10,7 +10,7 @@ const OUTPUT: &[(&str, &str)] = &[
     (
         "--json",
         "Commands that list something write one JSON object a line (JSON Lines): sessions, session show, tail and \
-         export, connections, plugins, memory, approvals, devices, tokens, jobs, job runs, events, models, \
+         export, connections, plugins, skills, memory, approvals, devices, tokens, jobs, job runs, events, models, \
          config get, reference without a protocol. All others write one object.",
     ),
     (
@@ -35,6 +35,7 @@ const MORE_FILES: &[(&str, &str)] = &[
     ),
     ("HOME/SOUL.md", "What the agents are told about themselves."),
     ("HOME/HEARTBEAT.md", "What is asked at each beat of scheduler.heartbeat_minutes."),
+    ("HOME/skills/", "Skills: folders with a SKILL.md, for agents with \"skills\" among their tools."),
     (
         "HOME/plugins/",
         "Plugins that can be loaded by name: NAME.wasm, and NAME.toml where it has a manifest.",

@@ -2,7 +2,7 @@
 //!
 //! | file | command |
 //! |---|---|
-//! | `status`, `actors`, `usage`, `memory`, `events`, `models` | those |
+//! | `status`, `actors`, `usage`, `memory`, `events`, `models`, `skills` | those |
 //! | `sessions` | `sessions` |
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop`, `delete`, `export` |
 //! | `connections` | `connections`, `connection close` |
@@ -51,6 +51,7 @@ pub(crate) mod restore;
 mod sentences;
 pub(crate) mod session;
 pub(crate) mod sessions;
+pub(crate) mod skills;
 mod source;
 pub(crate) mod status;
 mod table;

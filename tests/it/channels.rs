@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sha2::Sha256;
 
 use crate::support::client::Client;
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, key_of};
 use crate::support::eventually;
 use crate::support::upstream::{Turn, Upstream};
 
@@ -184,6 +184,80 @@ fn people_write_from_telegram_and_are_answered_in_order() {
     });
     assert_eq!(platform.texts("/sendMessage").len(), 6);
     assert!(!daemon.log().contains(TOKEN) && !daemon.stdout_of(&["channels", "telegram"]).contains(TOKEN));
+}
+
+#[test]
+fn agents_of_operators_write_first_to_people_whom_the_channel_lets_in() {
+    let platform = Platform::start();
+    let agent = "[agents.main]\ntools = [\"sessions\"]\n[limits]\nrequests_burst = 0\n";
+    let keys = "[[auth.api_keys]]\nname = \"ada\"\nkey_env = \"ADA\"\nrole = \"user\"\n\
+                [[auth.api_keys]]\nname = \"boss\"\nkey_env = \"BOSS\"\nrole = \"admin\"\n";
+    let config = telegram(&platform, "allow = [\"42\"]") + agent + keys;
+    let env = [("TG", TOKEN), ("ADA", &key_of("ada")), ("BOSS", &key_of("boss"))];
+    let daemon = Daemon::with_env(&config, &env);
+    let told = |daemon: &Daemon, who: &str, input: Value| {
+        let mut client = Client::connect_with(daemon.address, &key_of(who));
+        let stream = client.chat("peer", &format!("/tool send_message {input}"));
+        stream.data("tool_result").next().unwrap()["content"].as_str().unwrap().to_owned()
+    };
+    let write = json!({ "text": "Good morning.", "channel": "telegram", "peer": "42" });
+    let sent = told(&daemon, "boss", write.clone());
+    assert!(sent.contains("\"sent\":true"), "{sent}");
+    eventually("they are written to", || platform.texts("/sendMessage").len() == 1);
+    let body = platform.calls("/sendMessage").remove(0);
+    assert_eq!((&body["chat_id"], &body["text"]), (&json!(42), &json!("Good morning.")));
+    let (_, shown, _) =
+        daemon.run(&["session", "show", "channel%3Atelegram/main:telegram:main:42", "--json"]);
+    assert!(shown.contains("Good morning."), "whoever answers knows of it: {shown}");
+
+    for (who, input, why) in [
+        (
+            "boss",
+            json!({ "text": "x", "channel": "telegram", "peer": "99" }),
+            "\"99\" is not let in on the channel telegram",
+        ),
+        ("boss", json!({ "text": "x", "channel": "telegram" }), "peer: missing"),
+        ("boss", json!({ "text": "x", "channel": "pigeon" }), "channels to people elsewhere are: telegram"),
+        ("ada", write, "only agents of the operators speak over channels"),
+    ] {
+        let refused = told(&daemon, who, input.clone());
+        assert!(refused.contains(why), "{who} {input}: {refused}");
+    }
+    let daemon = daemon.kill_and_restart();
+    platform.update(said(1, 42, "/tool session_list {}"));
+    eventually("an answer", || platform.texts("/sendMessage").len() == 2);
+    let answer = platform.texts("/sendMessage").remove(1);
+    assert!(answer.contains("main:telegram:main:42") && !answer.contains("websocket"), "{answer}");
+    drop(daemon);
+}
+
+#[test]
+fn jobs_of_people_on_a_channel_are_theirs_and_answer_there() {
+    let platform = Platform::start();
+    let agent = "[agents.main]\ntools = [\"jobs\", \"sessions\"]\n";
+    let daemon = start(&(telegram(&platform, "allow = [\"42\", \"43\"]") + agent));
+    let job = json!({ "prompt": "the kettle is ready", "every_minutes": 60, "name": "kettle" });
+    platform.update(said(1, 42, &format!("/tool job_add {job}")));
+    eventually("it is added", || daemon.rows_of(&["jobs"]).len() == 1);
+    platform.update(said(2, 43, "/tool job_list {}"));
+    eventually("both are answered", || platform.texts("/sendMessage").len() == 2);
+    let list = platform.calls("/sendMessage").into_iter().find(|body| body["chat_id"] == 43).unwrap();
+    assert!(list["text"].as_str().unwrap().contains("there are no jobs"), "{list}");
+    platform.update(said(3, 43, "/tool session_read {\"session\":\"main:telegram:main:42\"}"));
+    eventually("a third answer", || platform.texts("/sendMessage").len() == 3);
+    assert!(
+        platform.texts("/sendMessage")[2].contains("no such session"),
+        "{:?}",
+        platform.texts("/sendMessage")
+    );
+
+    daemon.stdout_of(&["job", "run", "kettle"]);
+    eventually("they are told", || platform.texts("/sendMessage").len() == 4);
+    let body = platform.calls("/sendMessage").remove(3);
+    assert!(
+        body["chat_id"] == 42 && body["text"].as_str().unwrap().contains("the kettle is ready"),
+        "{body}"
+    );
 }
 
 #[test]

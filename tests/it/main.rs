@@ -11,6 +11,7 @@
 mod support;
 
 mod admin;
+mod agent_tools;
 mod approvals;
 mod attach;
 mod budgets;
@@ -55,6 +56,7 @@ mod reference;
 mod reload;
 mod root;
 mod shim;
+mod skills;
 mod slow;
 mod socket;
 mod story;

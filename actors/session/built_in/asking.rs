@@ -25,9 +25,22 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Asks whoever answers commands of this area.
 ///
 /// # Errors
+/// As [`ask_within`]'s.
+pub(super) async fn ask<C: Send>(
+    whom: &Recipient<Request<C>>,
+    command: C,
+    principal: Principal,
+) -> Result<Reply, Error> {
+    ask_within(TIMEOUT, whom, command, principal).await
+}
+
+/// The same with another deadline.
+///
+/// # Errors
 /// What it is answered; `Unavailable` where nobody has time for it, `Timeout` where no answer came: what was
 /// asked may still be done.
-pub(super) async fn ask<C: Send>(
+pub(super) async fn ask_within<C: Send>(
+    deadline: Duration,
     whom: &Recipient<Request<C>>,
     command: C,
     principal: Principal,
@@ -44,11 +57,11 @@ pub(super) async fn ask<C: Send>(
     let asker = Asker::new(client, Ticket(1));
     let busy = |_| ErrorCode::Unavailable.error("the daemon is busy: try again");
     whom.try_send(Request { command, principal, asker }).map_err(busy)?;
-    match tokio::time::timeout(TIMEOUT, answer).await {
+    match tokio::time::timeout(deadline, answer).await {
         Ok(Ok(reply)) => reply,
         Ok(Err(_)) => Err(ErrorCode::Unavailable.error("the request was lost: try again")),
         Err(_) => {
-            let seconds = TIMEOUT.as_secs();
+            let seconds = deadline.as_secs();
             let late = format!("no answer within {seconds} s: it may still be done");
             Err(ErrorCode::Timeout.error(late))
         }

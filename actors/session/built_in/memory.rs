@@ -2,11 +2,10 @@
 
 use actix::Recipient;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{Owner, RunId};
+use clawmux_core::ids::RunId;
 use clawmux_core::memory::{MemoryCommand, MemoryReply};
 use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
-use clawmux_core::scope::Scopes;
 use clawmux_core::tools::call::ToolCall;
 use clawmux_core::tools::memory::{SAVED, command, found};
 
@@ -19,13 +18,11 @@ use crate::runtime::dispatch::Request;
 /// Why it was not made, for the model.
 pub(super) async fn make(
     memory: Recipient<Request<MemoryCommand>>,
-    owner: Owner,
+    principal: Principal,
     run: RunId,
     call: ToolCall,
 ) -> Result<String, String> {
     let command = command(call.name.as_str(), &call.input, (&run, &call.id))?;
-    // Never those of an operator, who would find what belongs to anybody.
-    let principal = Principal { owner, unlimited: true, ..Principal::new("agent", Scopes::USER) };
     let is_store = matches!(command, MemoryCommand::Store(_));
     match ask(&memory, command, principal).await {
         Ok(Reply::Memory(MemoryReply::Found(results))) => Ok(found(&results)),

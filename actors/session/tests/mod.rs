@@ -27,6 +27,7 @@ use clawmux_core::conversation::reply::{
 use clawmux_core::conversation::router::Router;
 use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::conversation::transcript::Role;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, ConnectionId, Owner, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::principal::Principal;
@@ -35,6 +36,7 @@ use clawmux_core::provider::usage::UsageTotals;
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::scope::{Scope, Scopes};
+use clawmux_core::skill::AgentSkills;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::target::{Route, Target};
 use clawmux_core::tools::node::{Invocation, NodeTool};
@@ -56,7 +58,9 @@ use crate::runtime::dispatch::Request;
 use crate::runtime::lane::Lanes;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::Observe;
+use crate::runtime::say::Say;
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{Scheduler, SchedulerSetup};
 use crate::session_supervisor::{SessionSupervisor, SessionsSetup, Visit};
 use crate::store::Store;
 
@@ -104,6 +108,21 @@ impl Handler<Deliver> for Mailbox {
     }
 }
 
+/// Channels that say nothing.
+struct Mute;
+
+impl Actor for Mute {
+    type Context = Context<Self>;
+}
+
+impl Handler<Say> for Mute {
+    type Result = Result<(), Error>;
+
+    fn handle(&mut self, _: Say, _: &mut Self::Context) -> Self::Result {
+        Err(ErrorCode::NotFound.error("there are no channels"))
+    }
+}
+
 struct World {
     supervisor: Addr<SessionSupervisor>,
     nodes: Addr<Nodes>,
@@ -142,6 +161,12 @@ impl World {
             node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
             mcp_tools: Vec::new(),
             built_in: Vec::new(),
+            skills: AgentSkills {
+                agent: "main".into(),
+                folders: Vec::new(),
+                is_granted: false,
+                bytes_max: 0,
+            },
             context_tokens: 5000,
         };
         let hub = Hub::default().start();
@@ -163,9 +188,20 @@ impl World {
             attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
+        let scheduler = Scheduler::open(SchedulerSetup {
+            config: config.scheduler.clone(),
+            home: home.path().to_owned(),
+            zone: "UTC".into(),
+            store: store.clone(),
+            hub: hub.clone(),
+            channels: Mute.start().recipient(),
+            log: log_writer.health(),
+        });
+        let scheduler = scheduler.await.unwrap();
         let agent_configs = Arc::new(Swappable::new(AgentConfigs {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
+            channels: Default::default(),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
             quota: Quota::default(),
             queued_bytes: 1 << 20,
@@ -185,6 +221,8 @@ impl World {
             nodes: nodes.clone(),
             connected,
             mcp: McpTools::default(),
+            jobs: scheduler.start().recipient(),
+            channels: Mute.start().recipient(),
             files: files.clone(),
             lanes: Lanes::default(),
             watchers: Watchers::default(),
@@ -268,7 +306,7 @@ impl Peer {
         tokio::time::timeout(TIMEOUT, self.inbox.recv()).await.expect("in time").expect("open")
     }
 
-    async fn reply(&mut self) -> Result<Reply, clawmux_core::error::Error> {
+    async fn reply(&mut self) -> Result<Reply, Error> {
         match self.next().await {
             Deliver::Reply(_, reply) => reply,
             other => panic!("it overtook the reply: {other:?}"),

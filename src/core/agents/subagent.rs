@@ -23,6 +23,8 @@ area! {
         List(List) => List(Vec<AgentStatus>),
         /// How one is.
         Status(Status) => Status(Box<AgentStatus>),
+        /// How one is, once it is over.
+        Await(Await) => Status(Box<AgentStatus>),
         /// End one with all that work for it.
         Stop(Stop) => Status(Box<AgentStatus>),
     }
@@ -35,6 +37,13 @@ pub struct List;
 /// How an agent is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
+    /// The agent.
+    pub agent: SubAgentId,
+}
+
+/// How an agent is, answered once it is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Await {
     /// The agent.
     pub agent: SubAgentId,
 }
@@ -62,6 +71,9 @@ pub struct Spawn {
     pub task: Task,
     /// The most tokens its session may spend; none = as the budgets say.
     pub tokens_max: Option<u64>,
+    /// The id it gets where a call waits for it ([`SubAgentId::of_call`]): where it is there it is this one, and
+    /// its result is put into no conversation.
+    pub call: Option<SubAgentId>,
 }
 
 /// A task for an agent.
@@ -244,7 +256,7 @@ impl SubAgentCommand {
         match self {
             Self::Spawn(spawn) => 1 + spawn.task.description.len() / WEIGHED_BYTES,
             Self::List(_) => 64,
-            Self::Status(_) | Self::Stop(_) => 1,
+            Self::Status(_) | Self::Await(_) | Self::Stop(_) => 1,
         }
     }
 }

@@ -12,34 +12,37 @@ use crate::tools::node::NodeTool;
 
 pub(super) fn approvals(mut s: Section, r: &mut Report, there: &Offered<'_>) -> Approvals {
     let timeout = s.millis(r, "timeout_ms", 120_000);
-    let rules = s.list(r, "rules").into_iter().filter_map(|s| rule(s, r, there)).collect();
+    let rules = s.list(r, "rules").into_iter().flat_map(|s| rules(s, r, there)).collect();
     s.finish(r);
     Approvals { timeout, rules }
 }
 
-fn rule(mut s: Section, r: &mut Report, there: &Offered<'_>) -> Option<Rule> {
+/// The rules of one entry: one for each tool of a group.
+fn rules(mut s: Section, r: &mut Report, there: &Offered<'_>) -> Vec<Rule> {
     let tool = s.text(r, "tool", "");
     // Empty is not the same as missing: that would be a rule for more than was meant.
     let (argument, matches) = (s.text_or(r, "argument", None), s.text_or(r, "matches", None));
     let asks = s.choice(r, "approval", true, &[("ask", true), ("never", false)]);
-    let known = match (McpGrant::parse(&tool), NodeTool::parse(&tool)) {
-        (Some(grant), _) => {
+    let group = built_in::ToolGroup::from_name(&tool).map(|group| group.tools());
+    let known = match (group, McpGrant::parse(&tool), NodeTool::parse(&tool)) {
+        (Some(group), ..) => Ok(group.iter().map(|name| PluginName::from(*name)).collect()),
+        (None, Some(grant), _) => {
             grant.and_then(|grant| match there.mcp.iter().any(|server| server.name == grant.server) {
-                true => Ok(grant.offered()),
+                true => Ok(vec![grant.offered()]),
                 false => Err(format!("{grant}: there is no [[mcp]] named {:?}", grant.server)),
             })
         }
-        (None, Some(tool)) => tool.map(|tool| tool.name),
-        (None, None) if tool.trim().is_empty() => {
+        (None, None, Some(tool)) => tool.map(|tool| vec![tool.name]),
+        (None, None, None) if tool.trim().is_empty() => {
             Err("expected a tool, as in the tools of an agent, or \"*\"".to_owned())
         }
-        (None, None) => {
+        (None, None, None) => {
             warn_of_unknown(&tool, &s, r, there);
-            Ok(PluginName::new(tool))
+            Ok(vec![PluginName::new(tool)])
         }
     };
-    let tool =
-        known.map_err(|why| r.complain(&s.origin("tool"), format!("approvals.rules.tool: {why}"))).ok();
+    let tools: Result<Vec<PluginName>, String> = known;
+    let tools = tools.map_err(|why| r.complain(&s.origin("tool"), format!("approvals.rules.tool: {why}")));
     let input = match (argument, matches) {
         (None, None) => None,
         (Some(argument), glob) => {
@@ -62,7 +65,8 @@ fn rule(mut s: Section, r: &mut Report, there: &Offered<'_>) -> Option<Rule> {
         }
     };
     s.finish(r);
-    tool.map(|tool| Rule { tool, input, asks })
+    let rule = |tool| Rule { tool, input: input.clone(), asks };
+    tools.unwrap_or_default().into_iter().map(rule).collect()
 }
 
 /// A tool that nothing offers yet may be loaded later, so it is only warned of.

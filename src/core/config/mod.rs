@@ -56,6 +56,7 @@ use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
 use crate::provider::meter::Budgets;
 use crate::provider::model::ModelRef;
+use crate::skill::{self, AgentSkills};
 use crate::tools::built_in::ToolGroup;
 use crate::tools::mcp::McpGrant;
 use crate::tools::node::NodeTool;
@@ -211,6 +212,20 @@ pub struct Agent {
     pub mcp_tools: Vec<McpGrant>,
     /// The built-in tools it is offered, by their groups.
     pub built_in: Vec<ToolGroup>,
+    /// Folders of skills and single skills, the most important first; the last is `skills` of the home.
+    pub skills: Vec<PathBuf>,
+}
+
+impl Agent {
+    /// Where its skills are and how much it is told of them, beside a conversation of so many tokens.
+    pub fn skills(&self, context_tokens: usize) -> AgentSkills {
+        AgentSkills {
+            agent: self.id.clone(),
+            folders: self.skills.clone(),
+            is_granted: self.built_in.contains(&ToolGroup::Skills),
+            bytes_max: skill::bytes_max(context_tokens),
+        }
+    }
 }
 
 /// `[[plugins]]`

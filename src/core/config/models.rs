@@ -1,7 +1,7 @@
 //! `[providers.*]` and `[agents.*]`: who answers, and where a model is asked.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::credentials::Secrets;
@@ -257,6 +257,7 @@ fn agent(
     }
     let max_tokens = s.integer(r, "max_tokens", 4096, 1..=1_000_000) as u32;
     let soul = home.join(s.text(r, "soul", "SOUL.md"));
+    let skills = skills(&mut s, r, home);
     let (mut tools, mut node_tools, mut mcp_tools) = (Vec::new(), Vec::new(), Vec::new());
     let mut built_in: Vec<ToolGroup> = Vec::new();
     match s.texts(r, "tools", Some(&DEFAULT_TOOLS)) {
@@ -296,7 +297,23 @@ fn agent(
         }
     }
     s.finish(r);
-    Agent { id: AgentId::new(name), models, max_tokens, soul, tools, node_tools, mcp_tools, built_in }
+    Agent { id: AgentId::new(name), models, max_tokens, soul, tools, node_tools, mcp_tools, built_in, skills }
+}
+
+/// The folders of an agent's skills, each once: its own, then the home's.
+fn skills(s: &mut Section, r: &mut Report, home: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for At { value, origin } in s.texts(r, "skills", Some(&[])).unwrap_or_default() {
+        if value.trim().is_empty() {
+            r.complain(&origin, format!("{}: expected a folder, found {value:?}", s.name("skills")));
+        } else if !folders.contains(&home.join(&value)) {
+            folders.push(home.join(value));
+        }
+    }
+    let own = home.join("skills");
+    folders.retain(|folder| *folder != own);
+    folders.push(own);
+    folders
 }
 
 /// What there is for agents to be granted.

@@ -1209,6 +1209,31 @@ fn channels_that_make_no_sense_are_named() {
 }
 
 #[test]
+fn a_rule_for_a_group_is_one_for_each_of_its_tools() {
+    let rules =
+        toml("[[approvals.rules]]\ntool = \"sessions\"\nargument = \"text\"\n").config().approvals.rules;
+    let tools: Vec<&str> = rules.iter().map(|rule| rule.tool.as_str()).collect();
+    assert_eq!(tools, ToolGroup::Sessions.tools());
+    assert!(
+        rules.iter().all(|rule| rule.asks && rule.input.as_ref().is_some_and(|input| input.member == "text"))
+    );
+}
+
+#[test]
+fn skills_of_an_agent_come_before_those_of_the_home() {
+    let text = "[agents.main]\nskills = [\"more\", \"/srv/skills\", \"more\", \"skills\"]\ntools = [\"skills\"]\n[agents.bare]\n";
+    let config = toml(text).config();
+    let folders = |agent: &str| config.agents[&AgentId::from(agent)].skills.clone();
+    let home = folders("bare").remove(0);
+    assert!(home.ends_with("skills"), "{home:?}");
+    assert_eq!(folders("main"), [home.with_file_name("more"), "/srv/skills".into(), home]);
+    let skills = config.agents[&AgentId::from("main")].skills(5000);
+    assert!(skills.is_granted && !config.agents[&AgentId::from("bare")].skills(5000).is_granted);
+    let complaints = toml("[agents.main]\nskills = [\" \"]\n").complaints();
+    assert!(complaints[0].contains("agents.main.skills: expected a folder"), "{complaints:?}");
+}
+
+#[test]
 fn rules_say_which_calls_wait() {
     let text = r#"
 [[mcp]]

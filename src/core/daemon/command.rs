@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::ids::LaneName;
 use crate::provider::model::ModelRef;
 use crate::provider::usage::Usage;
+use crate::skill::SkillList;
 use crate::time::Timestamp;
 
 area! {
@@ -29,6 +30,8 @@ area! {
         Tell(Box<PresenceReport>) => Noted(Noted),
         /// The agents and models there are to choose from.
         GetCatalog(GetCatalog) => Catalog(Arc<Catalog>),
+        /// The skills there are; who is no operator is told of those that can be used, and not where they are.
+        ListSkills(ListSkills) => Skills(Box<SkillList>),
         /// The lanes in which runs are or wait.
         ListLanes(ListLanes) => Lanes(Vec<LaneRow>),
         /// The latest lines of its own log, or those since a place in it.
@@ -53,6 +56,8 @@ pub enum DaemonReply {
     Noted(Noted),
     /// To `GetCatalog`: as it is now.
     Catalog(Arc<Catalog>),
+    /// To `ListSkills`.
+    Skills(Box<SkillList>),
     /// To `ListLanes`, by name.
     Lanes(Vec<LaneRow>),
     /// To `ReadLog`.
@@ -72,6 +77,7 @@ impl DaemonCommand {
     pub fn weight(&self) -> Option<usize> {
         match self {
             Self::ReadLog(_) | Self::ListUsage(_) | Self::ListLanes(_) => None,
+            Self::ListSkills(_) => Some(64),
             _ => Some(1),
         }
     }
@@ -92,6 +98,10 @@ pub struct GetHealth;
 /// How the daemon is, who is connected, what went on lately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetOverview;
+
+/// The skills there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListSkills;
 
 /// The lanes in which runs are or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -144,6 +144,20 @@ impl Schedule {
         Some(found)
     }
 
+    /// The shortest span between two of its next times after `now`, of so many; none where it has no two.
+    pub fn shortest_gap(&self, now: Timestamp, times: usize) -> Option<Duration> {
+        if let Self::Every { every, .. } = self {
+            return Some(*every);
+        }
+        let mut last = self.next(now)?;
+        let following = std::iter::from_fn(|| {
+            let (next, before) = (self.next(last)?, last);
+            last = next;
+            Some(next.since(before))
+        });
+        following.take(times).min()
+    }
+
     /// Whether it is due once and never again.
     pub fn is_once(&self) -> bool {
         matches!(self, Self::At(_))

@@ -30,6 +30,20 @@ fn times(schedule: &Schedule, after: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
+fn the_shortest_gap_is_that_of_the_next_times() {
+    let now = at("2026-01-01T00:00:00Z");
+    for (schedule, gap) in [
+        (every(90, 0), Some(90)),
+        (cron("*/10 * * * * *", "UTC"), Some(10)),
+        (cron("0,1 9 * * *", "UTC"), Some(60)),
+        (cron("0 9 * * *", "UTC"), Some(24 * 3600)),
+        (Schedule::At(at("2026-01-02T00:00:00Z")), None),
+    ] {
+        assert_eq!(schedule.shortest_gap(now, 64), gap.map(Duration::from_secs), "{schedule:?}");
+    }
+}
+
+#[test]
 fn spans_are_counted_from_their_anchor() {
     let schedule = every(10, 5_000);
     let next = |after| schedule.next(Timestamp::from_millis(after)).unwrap().as_millis();

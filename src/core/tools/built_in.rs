@@ -4,7 +4,7 @@
 //! there is something to read on in. `send_message` is offered in every run over xeno's socket besides.
 
 use super::call::ToolSpec;
-use super::{long_result, memory, messenger};
+use super::{agents, jobs, long_result, memory, messenger, sessions, skills};
 
 /// Built-in tools that are granted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,17 +13,26 @@ pub enum ToolGroup {
     Memory,
     /// The other conversations of that owner.
     Sessions,
+    /// What is done at set times for that owner.
+    Jobs,
+    /// Other agents, which work for the session.
+    Agents,
+    /// The skills in the agent's folders: it is told which there are, and reads them.
+    Skills,
 }
 
 impl ToolGroup {
     /// All groups.
-    pub const ALL: [Self; 2] = [Self::Memory, Self::Sessions];
+    pub const ALL: [Self; 5] = [Self::Memory, Self::Sessions, Self::Jobs, Self::Agents, Self::Skills];
 
     /// Its name among the tools of an agent.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::Sessions => "sessions",
+            Self::Jobs => "jobs",
+            Self::Agents => "agents",
+            Self::Skills => "skills",
         }
     }
 
@@ -36,15 +45,21 @@ impl ToolGroup {
     pub const fn tools(self) -> &'static [&'static str] {
         match self {
             Self::Memory => &[memory::SEARCH, memory::SAVE],
-            Self::Sessions => &[messenger::NAME],
+            Self::Sessions => &[messenger::NAME, sessions::LIST, sessions::READ],
+            Self::Jobs => &[jobs::ADD, jobs::LIST, jobs::REMOVE],
+            Self::Agents => &[agents::RUN],
+            Self::Skills => &[skills::READ],
         }
     }
 
-    /// Its tools, as a model is told of them.
-    pub fn specs(self) -> Vec<ToolSpec> {
+    /// Its tools, as a model is told of them that may speak over these channels.
+    pub fn specs(self, channels: &[String]) -> Vec<ToolSpec> {
         match self {
             Self::Memory => vec![memory::search_spec(), memory::save_spec()],
-            Self::Sessions => vec![messenger::spec()],
+            Self::Sessions => std::iter::once(messenger::spec(channels)).chain(sessions::specs()).collect(),
+            Self::Jobs => jobs::specs(),
+            Self::Agents => vec![agents::spec()],
+            Self::Skills => vec![skills::spec()],
         }
     }
 }
@@ -69,7 +84,7 @@ mod tests {
         for group in ToolGroup::ALL {
             assert_eq!(ToolGroup::from_name(group.name()), Some(group));
             assert!(!is_built_in(group.name()), "{} is a tool", group.name());
-            let specs = group.specs();
+            let specs = group.specs(&[]);
             let told: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
             assert_eq!(told, group.tools());
             for spec in &specs {

@@ -38,24 +38,31 @@ pub fn name() -> PluginName {
     PluginName::from(NAME)
 }
 
-/// As a model is told of it.
-pub fn spec() -> ToolSpec {
+/// As a model is told of it, where it may speak over these channels.
+pub fn spec(channels: &[String]) -> ToolSpec {
     let text = |what: &str| json!({ "type": "string", "description": what });
     let forms: Vec<&str> = Form::ALL.iter().map(|form| form.name()).collect();
     ToolSpec {
         name: name(),
-        description: "Writes a message into another conversation of whoever asked, named by its session or by channel and \
+        description: format!(
+            "Writes a message into another conversation of whoever asked, named by its session or by channel and \
             account, where it stands as said by the agent: whoever follows that conversation sees it, and no agent \
-            is prompted by it. Where neither is named it goes to whoever asked, together with the answer. Only files \
-            that go to whoever asked are sent; elsewhere they are named."
-            .into(),
+            is prompted by it; one that is not there is begun. Where neither is named it goes to whoever asked, \
+            together with the answer. Only files that go to whoever asked are sent; elsewhere they are named.{}",
+            match channels.is_empty() {
+                true => String::new(),
+                false => format!(
+                    " With one of these channels and a peer it goes to people elsewhere: {}.",
+                    channels.join(", ")
+                ),
+            }
+        ),
         input_schema: json!({
             "type": "object",
             "properties": {
                 "text": text("What to say. May be left out where there are attachments."),
-                "session": text("The session to say it in, such as main:openclaw:main:main. It has to be there."),
-                "channel": text("Instead of a session: its channel, such as xeno or websocket, with the account. It names a \
-                    session here, and nothing outside."),
+                "session": text("The session to say it in, such as main:openclaw:main:main."),
+                "channel": text("Instead of a session: its channel, such as xeno or websocket, with the account."),
                 "account": text("The account within the channel, such as default."),
                 "peer": text("The peer within the account."),
                 "attachments": {
@@ -112,11 +119,12 @@ impl Message {
             (Some(session), None, None, None) => {
                 Some(Target::Session(SessionKey::parse(&session).map_err(|error| error.message)?))
             }
-            (None, Some(channel), Some(account), peer) => {
+            (None, Some(channel), account, peer) => {
+                let account = account.unwrap_or_default();
                 Some(Target::Route(Route { channel, account, peer, ..Route::default() }))
             }
             (Some(_), ..) => return Err("name either a session, or channel and account: not both".into()),
-            (None, ..) => return Err("channel and account belong together: name both".into()),
+            (None, ..) => return Err("account and peer belong to a channel: name that too".into()),
         };
         Ok(Self { target, text, attachments })
     }
@@ -129,6 +137,51 @@ impl Message {
             format!("[{} {} ({}{size})]{caption}", file.form.name(), file.path, file.media_type())
         });
         self.text.iter().cloned().chain(lines).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Where a message goes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// Into a conversation here.
+    Here(Target),
+    /// To people over a channel.
+    Channel(Route),
+}
+
+/// The account of a channel where none is named.
+const ACCOUNT: &str = "main";
+
+/// Where a message for this target goes, where there are these channels.
+///
+/// # Errors
+/// What is missing, for the model.
+pub fn place(target: Target, channels: &[String]) -> Result<Place, String> {
+    let is_channel = |name: &str| channels.iter().any(|channel| channel == name);
+    let there = || match channels.is_empty() {
+        true => "no channel leads to people elsewhere".to_owned(),
+        false => format!("channels to people elsewhere are: {}", channels.join(", ")),
+    };
+    match target {
+        Target::Session(key) if is_channel(&key.channel()) => Ok(Place::Channel(Route {
+            channel: key.channel().into_owned(),
+            account: key.account().into_owned(),
+            peer: Some(key.peer().into_owned()),
+            ..Route::default()
+        })),
+        Target::Route(mut route) if is_channel(&route.channel) => {
+            if route.account.is_empty() {
+                route.account = ACCOUNT.into();
+            }
+            match route.peer {
+                Some(_) => Ok(Place::Channel(route)),
+                None => Err(format!("peer: missing; over the channel {} it says to whom", route.channel)),
+            }
+        }
+        Target::Route(route) if route.account.is_empty() => {
+            Err(format!("account: missing; a channel here has one, and {}", there()))
+        }
+        target => Ok(Place::Here(target)),
     }
 }
 
@@ -230,8 +283,7 @@ mod tests {
             (json!({ "text": "x", "to": "y" }), "unknown field \"to\""),
             (json!({ "text": "x", "session": "main" }), "session key"),
             (json!({ "text": "x", "session": "a:b:c:d", "channel": "c" }), "not both"),
-            (json!({ "text": "x", "channel": "c" }), "name both"),
-            (json!({ "text": "x", "peer": "c" }), "name both"),
+            (json!({ "text": "x", "peer": "c" }), "belong to a channel"),
             (json!({ "attachments": {} }), "a list"),
             (json!({ "attachments": [{ "type": "film", "path": "/a" }] }), "one of image"),
             (json!({ "attachments": [{ "type": "image" }] }), "path: expected text"),
@@ -241,6 +293,35 @@ mod tests {
             let error = read(input.clone()).unwrap_err();
             assert!(error.contains(why) && error.len() < 300, "{input}: {error}");
         }
+    }
+
+    #[test]
+    fn a_channel_leads_to_people_and_other_names_to_conversations_here() {
+        let channels = ["slack".to_owned(), "telegram".to_owned()];
+        let place = |input: Value| super::place(Message::read(&input).unwrap().target.unwrap(), &channels);
+        let route = Route {
+            channel: "telegram".into(),
+            account: "main".into(),
+            peer: Some("111".into()),
+            ..Route::default()
+        };
+        for input in [
+            json!({ "text": "x", "channel": "telegram", "peer": "111" }),
+            json!({ "text": "x", "channel": "telegram", "account": "main", "peer": "111" }),
+            json!({ "text": "x", "session": "main:telegram:main:111" }),
+        ] {
+            assert_eq!(place(input), Ok(Place::Channel(route.clone())));
+        }
+        let here = place(json!({ "text": "x", "channel": "xeno", "account": "default" }));
+        assert!(matches!(here, Ok(Place::Here(Target::Route(_)))));
+        let told = place(json!({ "text": "x", "channel": "xeno" })).unwrap_err();
+        assert!(told.contains("account: missing") && told.contains("slack, telegram"), "{told}");
+        let told = place(json!({ "text": "x", "channel": "slack" })).unwrap_err();
+        assert!(told.contains("peer: missing"), "{told}");
+        assert!(
+            spec(&channels).description.contains("slack, telegram")
+                && !spec(&[]).description.contains("people")
+        );
     }
 
     #[test]

@@ -41,6 +41,7 @@ use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{JobReply, Ran, Started};
 use clawmux_core::scope;
 use clawmux_core::scope::{Scope, Scopes};
+use clawmux_core::skill::{Skill, SkillList, SkillOfAgent, SkillRow, Standing};
 use clawmux_core::time::Timestamp;
 use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::node::{Invoked, NodeFailure, NodeReply, NodeRow};
@@ -346,6 +347,7 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
             truncated: value["truncated"] == true,
             reset: value["reset"] == true,
         })),
+        "skills" => Reply::Daemon(DaemonReply::Skills(Box::new(SkillList { skills: list(value, skill)? }))),
         "usage_days" => Reply::Daemon(DaemonReply::UsageDays(list(value, |day| {
             Ok(DayUsage {
                 day: time(day, "day"),
@@ -785,5 +787,24 @@ pub(super) fn event_of(value: &Value) -> Result<Event, String> {
             Event::Ended { outcome: Outcome::Failed(error), usage }
         }
         _ => return Err("no such event".into()),
+    })
+}
+
+/// A skill in the folders of agent `main`; one without a description is broken.
+fn skill(value: &Value) -> Result<SkillRow, String> {
+    let said = value["description"].as_str().map(|description| Skill {
+        name: text(value, "name"),
+        description: description.into(),
+        license: None,
+        compatibility: None,
+        allowed_tools: None,
+    });
+    let standing = if said.is_some() { Standing::Offered } else { Standing::Broken };
+    Ok(SkillRow {
+        name: text(value, "name"),
+        folder: value["folder"].as_str().map(Into::into),
+        skill: said,
+        problems: Vec::new(),
+        agents: vec![SkillOfAgent { agent: "main".into(), standing }],
     })
 }

@@ -202,7 +202,7 @@ impl AgentRegistry {
         alive.flat_map(|agent| std::iter::once(&agent.session).chain(&agent.parent))
     }
 
-    /// Puts an agent to work, for the session `parent` where it is to work for one, which belongs to this
+    /// Puts an agent to work, or finds the one that the same call waits for, for the session `parent` where it is to work for one, which belongs to this
     /// owner.
     ///
     /// # Errors
@@ -218,6 +218,9 @@ impl AgentRegistry {
     ) -> Result<AgentStatus, Error> {
         spawn.task.check()?;
         check_name("agentType", &spawn.kind)?;
+        if let Some(known) = spawn.call.as_ref().filter(|id| self.agents.contains_key(*id)) {
+            return self.status(by, known);
+        }
         let (mut owner, mut depth, mut root) = (by.owner.clone(), 1, None);
         if let Some((session, theirs)) = &parent {
             if !by.sees(theirs) {
@@ -250,7 +253,7 @@ impl AgentRegistry {
                 .with(Detail::Limit { name: Limit::Agents, limit: limit as u64 }));
         }
         let (kind, task) = (spawn.kind, spawn.task);
-        let mut agent = self.new_agent(at, owner, kind, task, spawn.tokens_max)?;
+        let mut agent = self.new_agent(at, spawn.call, owner, kind, task, spawn.tokens_max)?;
         agent.parent = parent.map(|(session, _)| session);
         agent.depth = depth;
         agent.root = root.unwrap_or(agent.root);
@@ -350,6 +353,7 @@ impl AgentRegistry {
     fn new_agent(
         &self,
         at: &mut Moment<'_>,
+        id: Option<SubAgentId>,
         owner: Owner,
         kind: String,
         task: Task,
@@ -360,11 +364,11 @@ impl AgentRegistry {
         let who = configured.or_else(|| self.setup.default.clone()).ok_or_else(|| {
             ErrorCode::NotFound.error(format!("there is no agent named {kind}, and no default agent"))
         })?;
-        let id = RunId::from_random((at.random)());
+        let id = id.unwrap_or_else(|| SubAgentId::from(RunId::from_random((at.random)()).as_str()));
         let session = SessionKey::new(who.as_str(), CHANNEL, id.as_str(), SessionKey::DEFAULT_PEER)?;
         let session = session.in_space(&owner);
         Ok(Agent {
-            id: SubAgentId::from(id.as_str()),
+            id,
             owner,
             root: session.clone(),
             session,

@@ -52,7 +52,7 @@ impl AgentRegistry {
         let Create { name, description, members, strategy, task } = create;
         let mut seated = Vec::new();
         for (place, Member { kind, role, tokens_max }) in (0..).zip(members) {
-            let mut agent = self.new_agent(at, by.owner.clone(), kind, task.clone(), tokens_max)?;
+            let mut agent = self.new_agent(at, None, by.owner.clone(), kind, task.clone(), tokens_max)?;
             agent.seat = Some(Seat { team: id.clone(), place, role });
             seated.push(agent);
         }

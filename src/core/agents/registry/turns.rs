@@ -230,6 +230,8 @@ impl AgentRegistry {
         let told = why.as_ref().map(|error| error.message.clone());
         agent.phase = Phase::Over { state, why, settling: is_stopped };
         agent.updated = now;
+        // Who waits for it is answered.
+        let is_told = is_told && !id.is_of_call();
         let note = agent.parent.clone().filter(|_| is_told).map(|session| Note {
             id: format!("agent:result:{id}"),
             session,

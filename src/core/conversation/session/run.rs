@@ -21,6 +21,11 @@ impl Session {
         self.run.as_ref().map(|(prompt, _)| &prompt.run)
     }
 
+    /// The idempotency key that the run under way was asked for with.
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.run.as_ref().and_then(|(prompt, _)| prompt.idempotency_key.as_deref())
+    }
+
     /// Whether the run under way is the one with this id or this idempotency key.
     pub fn is_running(&self, run: &RunId) -> bool {
         self.run.as_ref().is_some_and(|(prompt, _)| prompt.is_named(run))

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Call, actors, approvals, channels, config, connections, devices, jobs, log, mcp, memory, plugins,
-    session, sessions, status, tokens, upkeep, usage,
+    session, sessions, skills, status, tokens, upkeep, usage,
 };
 use crate::error::{Error, ErrorCode};
 use crate::request::ask::Ask;
@@ -46,6 +46,7 @@ static TOPICS: &[&[Method]] = &[
     plugins::METHODS,
     mcp::METHODS,
     channels::METHODS,
+    skills::METHODS,
     usage::METHODS,
     sessions::METHODS,
     session::METHODS,

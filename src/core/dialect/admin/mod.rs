@@ -40,6 +40,7 @@ pub(super) mod plugins;
 mod reference;
 mod session;
 mod sessions;
+mod skills;
 mod status;
 mod tokens;
 mod upkeep;

@@ -35,7 +35,7 @@ pub(super) fn search(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
     none(json!({ list: [] }))
 }
 
-/// `skills.library.list`: skills are plugins, which are in `skills.status`.
+/// `skills.library.list`: there is no library; the skills in folders are in `skills.status`.
 pub(super) fn library(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Nothing {
     none(json!({ "entries": [], "defaultSelectionLimit": 0 }))
 }

@@ -1,35 +1,53 @@
 //! Lists that clients show in menus of their own: skills, channels, approvals of commands.
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Answered, Call, OpenClaw, Request};
+use crate::daemon::command::ListSkills;
 use crate::dialect::Turn;
-use crate::tools::plugin::{ListPlugins, PluginSummary};
+use crate::skill::{FILE, Problem, SkillRow, Standing};
 
-/// `skills.status`: the tools that are loaded. They are there or they are not, so each is eligible.
-pub(super) fn skills(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
-    Call::ask(ListPlugins, |_, plugins, _| {
-        json!({
-            "workspaceDir": "",
-            "managedSkillsDir": "",
-            "skills": plugins.iter().map(skill).collect::<Vec<_>>(),
-        })
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfAgent {
+    agent_id: Option<String>,
+}
+
+/// `skills.status`: the skills in the folders of an agent, the default one where none is named. Eligible are
+/// those that it is told of; where they are is told operators.
+pub(super) fn skills(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Answered {
+    let OfAgent { agent_id } = request.read()?;
+    let agent = agent_id.unwrap_or_else(|| dialect.default_agent().to_owned());
+    dialect.check_agent(request, &agent)?;
+    Call::ask(ListSkills, move |_, list, _| {
+        let skills = list.skills.iter().filter_map(|row| {
+            let of = row.agents.iter().find(|of| of.agent.as_str() == agent)?;
+            Some(skill(row, of.standing))
+        });
+        json!({ "workspaceDir": "", "managedSkillsDir": "", "skills": skills.collect::<Vec<_>>() })
     })
 }
 
-fn skill(plugin: &PluginSummary) -> Value {
+fn skill(row: &SkillRow, standing: Standing) -> Value {
     let nothing = json!({ "bins": [], "anyBins": [], "env": [], "config": [], "os": [] });
+    let folder = row.folder.as_ref().map(|folder| folder.display().to_string()).unwrap_or_default();
+    let file = row.folder.as_ref().map(|folder| folder.join(FILE).display().to_string()).unwrap_or_default();
+    let problems: Vec<String> = row.problems.iter().map(Problem::in_words).collect();
+    let description =
+        row.skill.as_ref().map_or_else(|| problems.join("; "), |skill| skill.description.clone());
     json!({
-        "name": plugin.name.as_str(),
-        "description": plugin.description,
-        "source": "clawmux-plugin",
-        "filePath": "",
-        "baseDir": "",
-        "skillKey": plugin.name.as_str(),
+        "name": row.name,
+        "description": description,
+        "source": "openclaw-managed",
+        "bundled": false,
+        "filePath": file,
+        "baseDir": folder,
+        "skillKey": row.name,
         "always": false,
-        "disabled": false,
+        "disabled": standing == Standing::NotGranted,
         "blockedByAllowlist": false,
-        "eligible": true,
+        "eligible": standing == Standing::Offered,
         "requirements": nothing,
         "missing": nothing,
         "configChecks": [],

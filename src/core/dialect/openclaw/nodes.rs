@@ -193,7 +193,7 @@ pub(super) fn event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -
     }
 }
 
-/// `skills.bins`, from a node: it has no programs to look for, as there are no skills.
+/// `skills.bins`, from a node: it has no programs to look for, since no skill runs any on a node.
 pub(super) fn skills_bins(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Answered {
     Ok(Call::Answer(json!({ "bins": [] })))
 }

@@ -157,6 +157,7 @@ pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) 
         kind: agent_type,
         task: task.into(),
         tokens_max: config.and_then(|config| config.max_tokens),
+        call: None,
     })
 }
 

@@ -1,5 +1,7 @@
 //! What can be asked about jobs, and what is answered.
 
+use std::time::Duration;
+
 use super::{Firing, JobPatch, JobStatus, JobView, NewJob, PROMPT_BYTES_MAX, Place, Ran};
 use crate::area::area;
 use crate::error::Error;
@@ -16,6 +18,8 @@ area! {
         Get(GetJob) => Job(Box<JobView>),
         /// Make one.
         Add(Box<NewJob>) => Job(Box<JobView>),
+        /// Make one under an id, unless it was made already.
+        AddOnce(AddJobOnce) => Job(Box<JobView>),
         /// Change one.
         Update(UpdateJob) => Job(Box<JobView>),
         /// Remove one. What it is doing is done to its end.
@@ -46,6 +50,17 @@ pub struct ListJobs;
 pub struct GetJob {
     /// Its id, or its name.
     pub job: String,
+}
+
+/// Make a job under an id: where the caller has one of that id, it is this one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AddJobOnce {
+    /// The id.
+    pub id: JobId,
+    /// What it is to be.
+    pub job: Box<NewJob>,
+    /// The shortest span between two of its times.
+    pub gap_min: Duration,
 }
 
 /// Change a job.
@@ -129,7 +144,7 @@ impl JobCommand {
     /// The sessions it names, to be replaced.
     fn sessions_mut(&mut self) -> Vec<&mut SessionKey> {
         let order = match self {
-            Self::Add(new) => Some(&mut new.order),
+            Self::Add(new) | Self::AddOnce(AddJobOnce { job: new, .. }) => Some(&mut new.order),
             Self::Update(UpdateJob { patch, .. }) => patch.order.as_mut(),
             Self::Wake(WakeSession { session, .. }) => return vec![session],
             _ => None,
@@ -147,7 +162,9 @@ impl JobCommand {
         const WEIGHED_BYTES: usize = 4096;
         match self {
             Self::List(_) | Self::Runs(_) => 64,
-            Self::Add(new) => 1 + new.order.prompt.len() / WEIGHED_BYTES,
+            Self::Add(new) | Self::AddOnce(AddJobOnce { job: new, .. }) => {
+                1 + new.order.prompt.len() / WEIGHED_BYTES
+            }
             Self::Update(_) | Self::Get(_) => 1 + PROMPT_BYTES_MAX / WEIGHED_BYTES,
             Self::Wake(WakeSession { text, .. }) => 1 + text.len() / WEIGHED_BYTES,
             Self::Remove(_)
@@ -165,7 +182,7 @@ impl JobCommand {
 pub enum JobReply {
     /// To `List`.
     Jobs(Vec<JobView>),
-    /// To `Get`, `Add` and `Update`.
+    /// To `Get`, `Add`, `AddOnce` and `Update`.
     Job(Box<JobView>),
     /// To `Remove`: whether there was such a job.
     Removed(bool),

@@ -15,8 +15,8 @@ mod heartbeat;
 use std::time::Duration;
 
 pub use command::{
-    GetJob, GetJobStatus, JobCommand, JobReply, LastHeartbeat, ListFirings, ListJobs, RemoveJob, RunJob,
-    SetHeartbeat, StartJob, Started, UpdateJob, WakeSession,
+    AddJobOnce, GetJob, GetJobStatus, JobCommand, JobReply, LastHeartbeat, ListFirings, ListJobs, RemoveJob,
+    RunJob, SetHeartbeat, StartJob, Started, UpdateJob, WakeSession,
 };
 pub use heartbeat::{FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well, prompt as heartbeat_prompt};
 
@@ -229,7 +229,7 @@ impl FiringState {
 impl Firing {
     /// Under which its prompt is accepted once.
     pub fn key(&self) -> String {
-        format!("job:{}:{}", self.job, self.scheduled.as_millis())
+        format!("{KEY}{}:{}", self.job, self.scheduled.as_millis())
     }
 
     /// The id under which its answer is put into another session once.
@@ -402,6 +402,14 @@ impl Order {
         let result_to = self.result_to.map(own);
         Ok(Task { session: own(session), prompt: self.prompt, run_options: self.run_options, result_to })
     }
+}
+
+/// With what the idempotency keys of prompts of jobs begin.
+const KEY: &str = "job:";
+
+/// Whether a prompt with this idempotency key is one of a job.
+pub fn is_of_job(idempotency_key: &str) -> bool {
+    idempotency_key.starts_with(KEY)
 }
 
 /// Whether a job of this id follows from the configuration.
