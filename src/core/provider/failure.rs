@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fault::Fault;
-use super::misfit;
+use super::page::{is_page, page_title};
 use crate::access::Secret;
 use crate::error::{Detail, Error, ErrorCode};
 
@@ -61,9 +61,7 @@ impl Failure {
         let said = String::from_utf8_lossy(body);
         match serde_json::from_str::<Value>(&said) {
             Ok(value) => Self::of_value(&value, 0),
-            Err(_) if misfit::is_page(&said) => {
-                misfit::page_title(&said).map(Self::of_text).unwrap_or_default()
-            }
+            Err(_) if is_page(&said) => page_title(&said).map(Self::of_text).unwrap_or_default(),
             Err(_) => Self::of_text(&said),
         }
     }

@@ -20,6 +20,7 @@ pub mod model;
 pub mod notice;
 pub mod offline;
 pub mod openai;
+mod page;
 pub mod proxy;
 pub mod quirks;
 pub mod reduce;
