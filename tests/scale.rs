@@ -62,7 +62,8 @@ fn fill(path: &Path, sessions: u64) {
                  SELECT n, 4, 4, n, {now}, 'ended', CAST('{{\"outcome\":\"completed\",\"usage\":{{\"input\":3,\"output\":4}}}}' AS BLOB) FROM n;
              INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens, at)
                  SELECT 'main:websocket:user-' || n || ':main', 'run-' || n, 'main', 'offline', 'offline', 3, 4, {now} FROM n;
-             INSERT INTO usage_days (day, input_tokens, output_tokens) SELECT {now} / 86400000, 3 * {sessions}, 4 * {sessions};
+             INSERT INTO usage_days SELECT {now} / 86400000, '', 'main', 'offline', 'offline', {sessions}, {sessions},
+                 3 * {sessions}, 4 * {sessions}, 0, 0, 0, {now};
              COMMIT;
              PRAGMA wal_checkpoint(TRUNCATE);"
         ))

@@ -156,7 +156,7 @@ impl AgentSupervisor {
                     let shared_budgets = &supervisor.setup.shared_budgets;
                     if shared_budgets.of(&parent).is_none() {
                         shared_budgets.share(&parent, &parent, None);
-                        shared_budgets.add(&parent, spent.total());
+                        shared_budgets.add(&parent, spent);
                     }
                     supervisor.spawn(spawn, &by, Some((parent, owner)), asker, ctx);
                 }

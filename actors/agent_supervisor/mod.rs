@@ -149,8 +149,8 @@ impl AgentSupervisor {
             }
             shared_budgets.share(&agent.root, &agent.session, agent.tokens_max);
         }
-        for (session, tokens) in spent.iter().filter(|(session, _)| is_new.contains(session)) {
-            shared_budgets.add(session, *tokens);
+        for (session, spent) in spent.iter().filter(|(session, _)| is_new.contains(session)) {
+            shared_budgets.add(session, *spent);
         }
         self.rules = rules::AgentRegistry::restore(self.setup.rules.clone(), kept);
         self.setup.parent_sessions.set(self.rules.parent_sessions());

@@ -25,6 +25,7 @@
 #[cfg(test)]
 mod tests;
 
+mod model_lists;
 mod reload;
 
 use std::net::SocketAddr;
@@ -74,9 +75,9 @@ use crate::outbound::fetch::Fetcher;
 use crate::outbound::resolver::Resolver;
 use crate::outbound::tls::client_config;
 use crate::plugin::HostServices;
-use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::default_model::{DefaultModels, TellOfDefaults};
 use crate::provider_supervisor::shared_budget::SharedBudgets;
+use crate::provider_supervisor::{CallLog, ProviderSupervisor};
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
@@ -92,7 +93,7 @@ use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{AgentConfigs, Approvals, Queued, SessionDeps, Watchers};
 use crate::session_supervisor::{DrainSessions, Recover, SessionSupervisor, SessionsSetup, TakePrompts};
-use crate::store::{self, Store, UsageSince};
+use crate::store::{self, ReadSpent, Store, UsageSince};
 use crate::tokens::Tokens;
 
 /// How often the children are looked after.
@@ -237,6 +238,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let own = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref(), passed)?;
     let path = own.path().to_owned();
     let mut claims = vec![own];
+    let config = model_lists::with_prices(config).await;
     claims.extend(claim_for_xeno(&setup, group.as_ref())?);
     let (sockets, listen) = if setup.passed.has_tcp() {
         setup.passed.tcp().map_err(unusable)?
@@ -253,7 +255,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let log = log_writer.health();
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
-    let totals = ask(&store, since).await??;
+    let spent = ask(&store, ReadSpent(since)).await??;
     let fetcher = Fetcher::new(Resolver::default(), client_config(None)?);
     let mcp = McpSupervisor::new(
         config.mcp.clone(),
@@ -274,7 +276,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let tools = sandbox.tools();
     let sandbox = sandbox.start();
     let shared_budgets = SharedBudgets::default();
-    let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
+    let providers = ProviderSupervisor::new(config.clone(), Some(CallLog::of(&store)), spent)?
         .with_purses(shared_budgets.clone())
         .with_meters(meters.clone())
         .start();
@@ -611,6 +613,8 @@ impl Actor for Gateway {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.run_interval(WATCH, |gateway, _| gateway.watch());
+        ctx.run_interval(model_lists::ASK_AGAIN, |gateway, ctx| gateway.list_models(ctx));
+        ctx.run_later(model_lists::ASK_FIRST, |gateway, ctx| gateway.list_models(ctx));
     }
 }
 

@@ -54,6 +54,8 @@ impl Gateway {
     fn prepare(&self, config: Config) -> impl Future<Output = Result<Prepared, Error>> + use<> {
         let running = self.config.get();
         let mut config = config.without_what_takes_a_restart(&running);
+        // They are asked by and by.
+        config.models.listed.clone_from(&running.models.listed);
         if self.setup.has_own_credentials {
             config.auth = running.auth.clone();
         }

@@ -14,7 +14,7 @@ use actix::prelude::*;
 use clawmux_core::config::Config;
 use clawmux_core::config::catalog::AgentEntry;
 use clawmux_core::daemon::operator::{
-    self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, McpApproved,
+    self, AgentModels, BackupReport, CacheReport, Closed, Connections, DaemonInfo, DaemonStatus, McpApproved,
     McpRestarted, OperatorCommand, OperatorReply, Paired, Progress, ReadUsage, SessionPage, Settled,
     UsageReport,
 };
@@ -22,6 +22,7 @@ use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::principal::Principal;
 use clawmux_core::provider::meter::{day_start, month_start};
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::tally::Spent;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::scope::Scope;
 use clawmux_core::swappable::Swappable;
@@ -45,7 +46,9 @@ use crate::runtime::observe::{Observe, Observed};
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session::AgentConfigs;
 use crate::session_supervisor::Follows;
-use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
+use crate::store::{
+    Backup, ListMemories, ReadCaches, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported,
+};
 
 pub use unattended::{read_without_daemon, skills_without_daemon, tokens_without_daemon};
 
@@ -293,10 +296,11 @@ impl Sources {
             }
             OperatorCommand::Usage(asked) => {
                 // With a session that has spent nothing, so that its limit is told as well.
-                let budgets = self.budgets.send(BudgetStatus { session_spent: Some(0) });
+                let budgets = self.budgets.send(BudgetStatus { session_spent: Some(Spent::default()) });
                 let report = spent(&self.store, asked).await?;
                 OperatorReply::Usage(UsageReport { budgets: budgets.await.map_err(gone)?, ..report })
             }
+            OperatorCommand::Caches(asked) => OperatorReply::Caches(caches(&self.store, asked).await?),
             OperatorCommand::Sessions(asked) => {
                 let page = sessions::list(&self.store, asked).await?;
                 let awake = Some(self.sessions.send(Observe).await.map_err(gone)?.into());
@@ -396,13 +400,27 @@ impl Sources {
     }
 }
 
+/// When the first of so many days began, today among them.
+fn days_ago(days: u64) -> Timestamp {
+    let before = days.saturating_sub(1).saturating_mul(DAY_MS);
+    Timestamp::from_millis(day_start(clock::now()).as_millis().saturating_sub(before))
+}
+
+/// How caches were used.
+async fn caches(store: &Addr<Store>, asked: operator::ReadCaches) -> Result<CacheReport, Error> {
+    let operator::ReadCaches { days, limit } = asked;
+    let since = days_ago(days);
+    let mut shares = ask(store, ReadCaches { since, limit: limit + 1 }).await??;
+    let has_more = shares.len() > limit;
+    shares.truncate(limit);
+    Ok(CacheReport { since, shares, has_more })
+}
+
 /// What was spent, without the budgets.
 async fn spent(store: &Addr<Store>, asked: ReadUsage) -> Result<UsageReport, Error> {
     let ReadUsage { by, days, limit } = asked;
     let now = clock::now();
-    let today = day_start(now);
-    let before = days.saturating_sub(1).saturating_mul(DAY_MS);
-    let since = Timestamp::from_millis(today.as_millis().saturating_sub(before));
+    let (today, since) = (day_start(now), days_ago(days));
     let totals = ask(store, UsageSince { day_start: today, month_start: month_start(now) });
     let shares = ask(store, UsageBy { since, group: by, limit: limit + 1 });
     let (totals, mut shares) = (totals.await??, shares.await??);

@@ -11,17 +11,19 @@ use clawmux_core::daemon::operator::{ExportEvents, OperatorCommand, OperatorRepl
 use clawmux_core::dialect::admin;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::principal::Principal;
-use clawmux_core::provider::meter::{Budget, Budgets, Period};
+use clawmux_core::provider::meter::{Meter, day_start, month_start};
+use clawmux_core::provider::tally::Spent;
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::skill::AgentSkills;
 use serde_json::{Value, json};
 
 use super::sessions;
-use super::spent;
+use super::{caches, spent};
 use crate::runtime::ask::ask;
+use crate::runtime::clock;
 use crate::skills;
-use crate::store::{self, Store};
+use crate::store::{self, ReadSpent, Store, UsageSince};
 use crate::tokens;
 
 /// Answers a method of the operator's protocol that only reads sessions, usage or credentials from the store of
@@ -55,15 +57,13 @@ async fn read(store: &Addr<Store>, config: &Config, method: &str, command: Comma
         }
         OperatorCommand::Usage(asked) => {
             let report = spent(store, asked).await?;
-            let Budgets { session, daily, monthly } = config.budgets;
-            let budgets = [
-                (Period::Session, session, 0),
-                (Period::Daily, daily, report.totals.day.total()),
-                (Period::Monthly, monthly, report.totals.month.total()),
-            ];
-            let budget = |(period, limit, used)| Budget { period, limit, used, reserved: 0 };
-            OperatorReply::Usage(UsageReport { budgets: budgets.map(budget).into(), ..report })
+            let now = clock::now();
+            let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
+            let spent = ask(store, ReadSpent(since)).await??;
+            let budgets = Meter::new(&config.budgets, spent, now).status(now, Some(Spent::default()));
+            OperatorReply::Usage(UsageReport { budgets, ..report })
         }
+        OperatorCommand::Caches(asked) => OperatorReply::Caches(caches(store, asked).await?),
         _ => return Err(needs_daemon()),
     };
     Ok(Reply::Operator(reply))

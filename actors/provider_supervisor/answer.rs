@@ -160,7 +160,10 @@ impl Answer {
             self.asked = Some((candidate, body));
             return;
         }
-        self.held.charge(|charge| charge.begin(&endpoint.name, model));
+        if let Some(Err(error)) = self.held.charge(|charge| charge.begin(&candidate)) {
+            self.failed = Some(Failure { error, fault: Fault::BadRequest, billed: false });
+            return;
+        }
         let decoder = Decoder::new(endpoint.kind, &endpoint.name);
         self.phase = if decoder.is_some() {
             let name = endpoint.name.clone();
@@ -263,7 +266,7 @@ impl Answer {
                 self.begin_next(candidate);
             }
             Err(failure) => {
-                self.held.charge(|charge| charge.begin(&candidate.endpoint.name, ""));
+                let _ = self.held.charge(|charge| charge.begin(&candidate));
                 self.asked = Some((candidate, body));
                 self.failed = Some(failure);
             }
@@ -471,10 +474,11 @@ impl Stream for Answer {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         loop {
-            if let Some(failure) = this.failed.take()
-                && let Some(error) = this.fail(failure)
-            {
-                return Poll::Ready(Some(Err(error)));
+            // What is begun next may fail at once, for want of budget.
+            while let Some(failure) = this.failed.take() {
+                if let Some(error) = this.fail(failure) {
+                    return Poll::Ready(Some(Err(error)));
+                }
             }
             if !this.notices.is_empty() {
                 let told = this.notices.drain(..).map(Delta::Notice).collect();

@@ -8,6 +8,7 @@ use clawmux_core::access::Secret;
 use clawmux_core::config::{self, Patience};
 use clawmux_core::error::Error;
 use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::Notice;
 use clawmux_core::provider::proxy::Proxy;
@@ -146,6 +147,8 @@ pub(crate) struct Candidate {
     /// Whether the agent names none.
     pub(crate) by_default: bool,
     pub(crate) deadlines: Deadlines,
+    /// What is known of the model.
+    pub(crate) facts: ModelFacts,
 }
 
 impl Candidate {

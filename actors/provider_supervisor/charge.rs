@@ -1,19 +1,22 @@
 //! What a call costs, however it ends.
 
 use actix::Recipient;
-use clawmux_core::conversation::log::usage::UsageRecord;
+use clawmux_core::conversation::log::usage::{Changed, UsageRecord};
 use clawmux_core::error::Error;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::estimate_tokens;
 use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::meter::Reservation;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::price::{Money, Price};
+use clawmux_core::provider::tally::Spent;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 
-use super::Settle;
 use super::account::Account;
 use super::shared_budget::{SharedBudget, SharedBudgets};
+use super::shared_meter::{CallSize, SetAside, SharedMeter};
+use super::{Candidate, Settle};
 use crate::runtime::clock;
 use crate::runtime::meters::Meters;
 
@@ -36,11 +39,17 @@ pub(crate) struct Payer {
 #[derive(Debug)]
 pub(crate) struct Charge {
     supervisor: Recipient<Settle>,
+    /// The number of the call.
+    call: u64,
+    meter: SharedMeter,
     reservation: Option<Reservation>,
-    input_estimate: u64,
+    /// What each time costs at most that a model is asked.
+    size: CallSize,
     payer: Payer,
-    /// Where the reservation counts besides.
-    shared_budget: Option<SharedBudget>,
+    /// Where the reservation counts besides, and how much of it.
+    in_purse: Option<(SharedBudget, Spent)>,
+    /// How the request differs from the session's last one.
+    changed: Option<Changed>,
     /// What attempts that are over cost.
     records: Vec<UsageRecord>,
     /// How they came out.
@@ -62,8 +71,8 @@ pub(crate) struct Outcome {
 /// One call of one model.
 #[derive(Debug)]
 struct Attempt {
-    provider: String,
-    model: String,
+    model: ModelRef,
+    price: Option<Price>,
     /// What the wire said.
     wire: Option<Usage>,
     output_bytes: u64,
@@ -72,40 +81,67 @@ struct Attempt {
 }
 
 impl Charge {
-    pub(crate) fn new(supervisor: Recipient<Settle>, reservation: Reservation, payer: Payer) -> Self {
-        let shared_budget = payer.shared_budgets.of(&payer.session);
-        if let Some(shared_budget) = &shared_budget {
-            shared_budget.reserve(reservation.tokens());
-        }
+    pub(super) fn new(
+        supervisor: Recipient<Settle>,
+        call: u64,
+        meter: SharedMeter,
+        (set_aside, size): (SetAside, CallSize),
+        payer: Payer,
+        changed: Option<Changed>,
+    ) -> Self {
+        let SetAside { reservation, output, shared_budget } = set_aside;
+        let reserved = reservation.spent();
         Self {
             supervisor,
-            input_estimate: reservation.input(),
+            call,
+            meter,
             reservation: Some(reservation),
+            // Once it is asked for, no less will do.
+            size: CallSize { output_min: output, output_max: output, ..size },
             payer,
-            shared_budget,
+            in_purse: shared_budget.map(|shared_budget| (shared_budget, reserved)),
+            changed,
             records: Vec::new(),
             outcomes: Vec::new(),
             attempt: None,
         }
     }
 
-    /// A request goes to this model.
-    pub(super) fn begin(&mut self, provider: &str, model: &str) {
+    /// The most that the call may come to, as a record of `model`.
+    pub(super) fn reserved(&self, model: ModelRef) -> UsageRecord {
+        let (input, output) = (self.size.input, self.size.output_max.into());
+        let cost = self.size.price.map(|price| price.at_most(input, output));
+        self.payer.record(model, Usage::new(input, output), cost, self.changed)
+    }
+
+    /// A request goes to this model. What an attempt before it was billed is no longer set aside for it.
+    ///
+    /// # Errors
+    /// `BudgetExceeded` where the budgets hold no further attempt.
+    pub(super) fn begin(&mut self, candidate: &Candidate) -> Result<(), Error> {
         self.end(true);
-        self.payer.meters.asked(provider);
-        self.attempt = Some(Attempt {
-            provider: provider.to_owned(),
-            model: model.to_owned(),
-            wire: None,
-            output_bytes: 0,
-            finished: false,
-        });
+        if !self.records.is_empty() {
+            let SetAside { reservation, shared_budget, .. } = self.meter.reserve(&self.payer, self.size)?;
+            if let Some(shared_budget) = shared_budget {
+                let purse = self.in_purse.get_or_insert((shared_budget, Spent::default()));
+                purse.1 = purse.1.plus(reservation.spent());
+            }
+            match &mut self.reservation {
+                Some(own) => own.join(reservation),
+                none => *none = Some(reservation),
+            }
+        }
+        let model = candidate.model_ref();
+        self.payer.meters.asked(&model.provider);
+        let price = candidate.facts.price;
+        self.attempt = Some(Attempt { model, price, wire: None, output_bytes: 0, finished: false });
+        Ok(())
     }
 
     /// The attempt failed; [`end`](Self::end) follows.
     pub(super) fn failed(&mut self, error: &Error, fault: Fault) {
         if let Some(attempt) = &self.attempt {
-            self.payer.meters.failed(&attempt.provider, error.code);
+            self.payer.meters.failed(&attempt.model.provider, error.code);
             self.outcomes.push(attempt.outcome(Some((error.clone(), fault))));
         }
     }
@@ -115,7 +151,7 @@ impl Charge {
         if let Some(attempt) = self.attempt.take()
             && billed
         {
-            let usage = attempt.usage(self.input_estimate);
+            let usage = attempt.usage(self.size.input);
             self.record(attempt, usage);
         }
     }
@@ -134,7 +170,7 @@ impl Charge {
         attempt.wire = wire.or(attempt.wire);
         attempt.finished = true;
         self.outcomes.push(attempt.outcome(None));
-        attempt.usage(self.input_estimate)
+        attempt.usage(self.size.input)
     }
 
     /// What it would be settled with now.
@@ -144,36 +180,51 @@ impl Charge {
             sum += record.usage;
         }
         if let Some(attempt) = &self.attempt {
-            sum += attempt.usage(self.input_estimate);
+            sum += attempt.usage(self.size.input);
         }
         sum
     }
 
     fn record(&mut self, attempt: Attempt, usage: Usage) {
         if usage.total() > 0 {
-            self.payer.account.add(usage);
-            self.payer.meters.spent(&attempt.provider, &attempt.model, usage);
+            let cost = attempt.price.map(|price| price.of(usage));
+            let spent = Spent { tokens: usage.total(), cost: cost.unwrap_or_default() };
+            self.payer.account.add(usage, spent.cost);
+            self.payer.meters.spent(&attempt.model.provider, &attempt.model.model, usage);
             // It may share one only since the call began.
             if let Some(shared_budget) = self.payer.shared_budgets.of(&self.payer.session) {
-                shared_budget.add(usage.total());
+                shared_budget.add(spent);
             }
-            self.records.push(UsageRecord {
-                session: self.payer.session.clone(),
-                run: self.payer.run.clone(),
-                agent: self.payer.agent.clone(),
-                provider: attempt.provider,
-                model: attempt.model,
-                usage,
-                at: clock::now(),
-            });
+            self.records.push(self.payer.record(attempt.model, usage, cost, self.changed));
+        }
+    }
+}
+
+impl Payer {
+    fn record(
+        &self,
+        model: ModelRef,
+        usage: Usage,
+        cost: Option<Money>,
+        changed: Option<Changed>,
+    ) -> UsageRecord {
+        UsageRecord {
+            session: self.session.clone(),
+            run: self.run.clone(),
+            agent: self.agent.clone(),
+            provider: model.provider,
+            model: model.model,
+            usage,
+            cost,
+            changed,
+            at: clock::now(),
         }
     }
 }
 
 impl Attempt {
     fn outcome(&self, failed: Option<(Error, Fault)>) -> Outcome {
-        let model = ModelRef { provider: self.provider.clone(), model: self.model.clone() };
-        Outcome { model, at: clock::now(), failed }
+        Outcome { model: self.model.clone(), at: clock::now(), failed }
     }
 
     fn usage(&self, input_estimate: u64) -> Usage {
@@ -192,11 +243,12 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.end(true);
         if let Some(reservation) = self.reservation.take() {
-            if let Some(shared_budget) = &self.shared_budget {
-                shared_budget.release(reservation.tokens());
+            self.payer.account.release(reservation.spent());
+            if let Some((shared_budget, reserved)) = self.in_purse.take() {
+                shared_budget.release(reserved);
             }
             let (records, outcomes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.outcomes));
-            self.supervisor.do_send(Settle { reservation, records, outcomes });
+            self.supervisor.do_send(Settle { call: self.call, reservation, records, outcomes });
         }
     }
 }

@@ -102,10 +102,8 @@ impl Held {
     }
 
     /// Counts something, unless all is given back.
-    pub(super) fn charge(&self, count: impl FnOnce(&mut Charge)) {
-        if let Some((charge, _)) = &mut self.lock().open {
-            count(charge);
-        }
+    pub(super) fn charge<T>(&self, count: impl FnOnce(&mut Charge) -> T) -> Option<T> {
+        self.lock().open.as_mut().map(|(charge, _)| count(charge))
     }
 
     /// Settles the call with what is known by now.

@@ -15,6 +15,7 @@ pub mod default_model;
 pub mod deltas;
 pub mod probe;
 pub mod shared_budget;
+mod shared_meter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,11 +30,16 @@ use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::breaker::Breakers;
+use clawmux_core::provider::budget::Budget;
+use clawmux_core::provider::facts::KnownModels;
 use clawmux_core::provider::fault::Fault;
-use clawmux_core::provider::meter::{Budget, Meter, Reservation};
+use clawmux_core::provider::meter::{Meter, Reservation};
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::{Notice, NoticeKind};
-use clawmux_core::provider::usage::{Usage, UsageTotals};
+use clawmux_core::provider::prefix::Prefixes;
+use clawmux_core::provider::price::{Money, Price};
+use clawmux_core::provider::tally::{Spent, SpentBy};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
@@ -42,7 +48,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::runtime::clock;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::RecordUsage;
+use crate::store::{BeginCall, RecordUsage, Store};
 
 use account::Account;
 pub use call::Deadlines;
@@ -51,6 +57,7 @@ pub(crate) use charge::{Charge, Outcome, Payer};
 use default_model::Defaults;
 use deltas::Deltas;
 use shared_budget::SharedBudgets;
+use shared_meter::{CallSize, SharedMeter};
 
 /// The most calls under way at once.
 const CALLS_MAX: usize = 256;
@@ -58,6 +65,9 @@ const CALLS_MAX: usize = 256;
 /// The most that wait for their turn, and how long.
 const WAITING_MAX: usize = 1024;
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long it may take to write down that a call begins.
+const WRITE_MAX: Duration = Duration::from_secs(30);
 
 /// For how long a provider counts as failing that was not asked again.
 const FAILING_FOR: Duration = Duration::from_secs(3600);
@@ -75,8 +85,13 @@ pub struct ProviderSupervisor {
     endpoints: BTreeMap<String, Arc<Endpoint>>,
     /// In place of those of the providers.
     deadlines: Option<Deadlines>,
-    meter: Meter,
-    store: Option<Recipient<RecordUsage>>,
+    meter: SharedMeter,
+    /// What is known of models.
+    known: Arc<KnownModels>,
+    /// The last requests of sessions.
+    prefixes: Prefixes,
+    /// Where calls under way and what they cost are written down.
+    calls: Option<CallLog>,
     slots: Arc<Semaphore>,
     waiting: usize,
     waiting_max: usize,
@@ -85,7 +100,7 @@ pub struct ProviderSupervisor {
     refused: u64,
     used: Usage,
     /// Usage records that could not be written yet.
-    unkept: Vec<UsageRecord>,
+    unkept: Vec<RecordUsage>,
     shared_budgets: SharedBudgets,
     meters: Meters,
     /// What went wrong last with each provider of whom something did.
@@ -96,6 +111,22 @@ pub struct ProviderSupervisor {
     toolless: BTreeSet<ModelRef>,
     /// The models of agents that name none.
     defaults: Defaults,
+}
+
+/// Where calls are written down.
+#[derive(Clone, Debug)]
+pub struct CallLog {
+    /// Those that begin.
+    pub begun: Recipient<BeginCall>,
+    /// Those that are over.
+    pub over: Recipient<RecordUsage>,
+}
+
+impl CallLog {
+    /// In the store.
+    pub fn of(store: &Addr<Store>) -> Self {
+        Self { begun: store.clone().recipient(), over: store.clone().recipient() }
+    }
 }
 
 /// What went wrong last with a provider.
@@ -132,6 +163,8 @@ pub struct Chat {
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Settle {
+    /// The number of the call.
+    pub(crate) call: u64,
     pub(crate) reservation: Reservation,
     /// One for each model that was called and may have counted something.
     pub(crate) records: Vec<UsageRecord>,
@@ -148,6 +181,11 @@ pub struct Reconfigure {
     /// Its providers.
     pub endpoints: Endpoints,
 }
+
+/// From now on this is known of models.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct KnowModels(pub Arc<KnownModels>);
 
 /// The providers of a configuration, ready to be called.
 #[derive(Clone, Debug)]
@@ -171,28 +209,26 @@ impl Endpoints {
 #[rtype(result = "Vec<Budget>")]
 pub struct BudgetStatus {
     /// What a session has spent, where its budget is of interest.
-    pub session_spent: Option<u64>,
+    pub session_spent: Option<Spent>,
 }
 
 impl ProviderSupervisor {
     /// Reads the files of certificate authorities, so it belongs to the start of the daemon.
-    /// `store` keeps usage records; `totals` is what it knows to be spent in the day and the month
+    /// Calls are written down in `calls`; `spent` is what is known there to be spent in the day and the month
     /// (see [`clawmux_core::provider::meter::day_start`]).
     ///
     /// # Errors
     /// `InvalidRequest` where such a file can't be read or holds no certificate.
-    pub fn new(
-        config: Arc<Config>,
-        store: Option<Recipient<RecordUsage>>,
-        totals: UsageTotals,
-    ) -> Result<Self, Error> {
+    pub fn new(config: Arc<Config>, calls: Option<CallLog>, spent: Vec<SpentBy>) -> Result<Self, Error> {
         let Endpoints(endpoints) = Endpoints::new(&config)?;
         Ok(Self {
-            meter: Meter::new(config.budgets, totals, clock::now()),
+            meter: SharedMeter::new(Meter::new(&config.budgets, spent, clock::now())),
+            known: Arc::new(config.models.clone()),
+            prefixes: Prefixes::default(),
             config,
             endpoints,
             deadlines: None,
-            store,
+            calls,
             slots: Arc::new(Semaphore::new(CALLS_MAX)),
             waiting: 0,
             waiting_max: WAITING_MAX,
@@ -269,7 +305,9 @@ impl ProviderSupervisor {
                 let deadlines = self.deadlines.unwrap_or_else(|| endpoint.patience.into());
                 let by_default = model.model.is_empty();
                 let known = if by_default { self.defaults.of(&model.provider) } else { model.model.clone() };
-                Some(Candidate { endpoint, model: known, by_default, deadlines })
+                let facts =
+                    self.known.of(&ModelRef { provider: model.provider.clone(), model: known.clone() });
+                Some(Candidate { endpoint, model: known, by_default, deadlines, facts })
             })
             .collect();
         if candidates.is_empty() {
@@ -280,15 +318,17 @@ impl ProviderSupervisor {
         Ok((candidates, max_tokens))
     }
 
+    /// The call, what is to be in the log before it is made, and whether any budget bounds it.
     fn grant(
         &mut self,
         chat: Chat,
         slot: OwnedSemaphorePermit,
         supervisor: &Addr<Self>,
-    ) -> Result<Deltas, Error> {
+    ) -> Result<(Deltas, BeginCall, bool), Error> {
         let Chat { session, run, agent, models, model, mut request, account } = chat;
         let (mut candidates, max_tokens) = self.candidates(&agent, &models, model.as_ref())?;
-        let notices = self.pass_over(&mut candidates);
+        let mut notices = self.pass_over(&mut candidates);
+        let price = self.price(&agent, &session, &mut candidates, &mut notices)?;
         let first = &candidates[0];
         if self.toolless.contains(&first.model_ref()) {
             request.tools.clear();
@@ -298,24 +338,78 @@ impl ProviderSupervisor {
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
         let mut body = encode(&request);
         let input = estimate_input(first.endpoint.kind, &request, body.len());
-        let shared_budget = self.shared_budgets.of(&session);
-        let own = account.spent().total();
-        let (mut spent, mut output_max) = (own, request.max_tokens);
-        if let Some(shared_budget) = &shared_budget {
-            spent = own.max(shared_budget.taken());
-            output_max = shared_budget.clamp(own, input, output_max)?;
-        }
-        let (reservation, output) = self.meter.reserve(clock::now(), spent, input, output_max)?;
-        if output != request.max_tokens {
-            request.max_tokens = output;
-            body = encode(&request);
-        }
         let shared_budgets = self.shared_budgets.clone();
         let meters = self.meters.clone();
         let payer = Payer { session, run, agent, account, shared_budgets, meters };
-        let charge = Charge::new(supervisor.clone().recipient(), reservation, payer);
+        let size = CallSize { input, output_min: 1, output_max: request.max_tokens, price };
+        let set_aside = self.meter.reserve(&payer, size)?;
+        if set_aside.output != request.max_tokens {
+            request.max_tokens = set_aside.output;
+            body = encode(&request);
+        }
+        notices.extend(self.near(&payer));
+        let changed = self.prefixes.changed(&payer.session, &first.endpoint.name, &request);
+        let (call, meter) = (self.granted, self.meter.clone());
+        let model = first.model_ref();
+        let is_bounded = meter.lock().is_bounded(&payer.agent, &payer.session.owner());
+        let settling = supervisor.clone().recipient();
+        let charge = Charge::new(settling, call, meter, (set_aside, size), payer, changed);
+        let begun = BeginCall { call, reserved: charge.reserved(model) };
         let chosen = supervisor.clone().recipient();
-        Ok(Deltas::new(Call { candidates, request, notices, body, chosen }, charge, slot))
+        let call = Call { candidates, request, notices, body, chosen };
+        Ok((Deltas::new(call, charge, slot), begun, is_bounded))
+    }
+
+    /// What the dearest of these models costs; none where a price is not known. Where a budget is in money,
+    /// models without a price are left out: what they would cost can't be counted.
+    fn price(
+        &self,
+        agent: &AgentId,
+        session: &SessionKey,
+        candidates: &mut Vec<Candidate>,
+        notices: &mut Vec<Notice>,
+    ) -> Result<Option<Price>, Error> {
+        let is_needed = self.meter.lock().needs_price(agent, &session.owner());
+        if is_needed {
+            let is_unpriced = |candidate: &mut Candidate| candidate.facts.price.is_none();
+            let unpriced: Vec<String> = candidates
+                .extract_if(.., is_unpriced)
+                .map(|left_out| left_out.model_ref().to_string())
+                .collect();
+            let (unpriced, next) = (unpriced.join(", "), candidates.first().map(Candidate::model_ref));
+            match next {
+                None => {
+                    return Err(ErrorCode::BudgetExceeded.error(format!(
+                        "a budget is in money, and what {unpriced} costs is not known: \
+                         [models.\"PROVIDER/MODEL\"] of the configuration can say it"
+                    )));
+                }
+                Some(next) if !unpriced.is_empty() => {
+                    tracing::warn!(%unpriced, model = %next, "a budget is in money, and the price is not known: another model is asked");
+                    let why = format!("what {unpriced} costs is not known: {next} is asked");
+                    notices.push(Notice::new(NoticeKind::Fallback, why));
+                }
+                Some(_) => {}
+            }
+        }
+        let prices = candidates.iter().map(|candidate| candidate.facts.price);
+        Ok(prices.reduce(|all, one| Some(all?.higher(one?))).flatten())
+    }
+
+    /// The budgets near their end that this payer spends from, where nobody was told so yet.
+    fn near(&self, payer: &Payer) -> Vec<Notice> {
+        let mut meter = self.meter.lock();
+        let spent = payer.account.spent();
+        let mut near = meter.near_of_session(spent);
+        if payer.account.is_news(!near.is_empty()) {
+            for budget in &near {
+                tracing::warn!(session = %payer.session, "{}", budget.near_words());
+            }
+        } else {
+            near.clear();
+        }
+        near.extend(meter.news(&payer.agent, &payer.session.owner()));
+        near.iter().map(|budget| Notice::new(NoticeKind::Budget, budget.near_words())).collect()
     }
 
     /// Puts the models that are left alone for now behind the first one that is not. Where all are, they are
@@ -418,12 +512,12 @@ impl ProviderSupervisor {
         }
     }
 
-    /// Has a record written; where the log can't be, later.
-    fn keep(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
-        let Some(store) = &self.store else { return };
+    /// Has what a call cost written; where the log can't be, later.
+    fn keep(&mut self, record: RecordUsage, ctx: &mut Context<Self>) {
+        let Some(CallLog { over, .. }) = &self.calls else { return };
         // Waits for room in the store's mailbox; there are never more than there were calls, and
         // than may be kept for later.
-        let kept = store.send(RecordUsage(record.clone()));
+        let kept = over.send(record.clone());
         ctx.spawn(kept.into_actor(self).map(|kept, this, ctx| match kept {
             Ok(Ok(())) => {}
             // Nothing of it was written, so that it can't count twice.
@@ -433,7 +527,7 @@ impl ProviderSupervisor {
         }));
     }
 
-    fn keep_later(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
+    fn keep_later(&mut self, record: RecordUsage, ctx: &mut Context<Self>) {
         if self.unkept.len() >= UNKEPT_MAX {
             tracing::error!(records = self.unkept.len(), "usage record lost: too many wait to be written");
             return;
@@ -447,6 +541,11 @@ impl ProviderSupervisor {
             });
         }
     }
+}
+
+/// That a call could not be written down before it was to be made.
+fn late() -> Error {
+    ErrorCode::Unavailable.error("the store does not write down that a model is asked: try again")
 }
 
 impl Actor for ProviderSupervisor {
@@ -468,17 +567,42 @@ impl Handler<Chat> for ProviderSupervisor {
         }
         self.waiting += 1;
         let slot = tokio::time::timeout(self.wait_max, self.slots.clone().acquire_owned());
-        Box::pin(slot.into_actor(self).map(move |slot, this, ctx| {
+        Box::pin(slot.into_actor(self).then(move |slot, this, ctx| {
             this.waiting -= 1;
-            let deltas = match slot {
+            let granted = match slot {
                 Ok(Ok(slot)) => this.grant(chat, slot, &ctx.address()),
                 Ok(Err(_)) | Err(_) => Err(this.busy()),
             };
-            match &deltas {
+            match &granted {
                 Ok(_) => this.granted += 1,
                 Err(_) => this.refused += 1,
             }
-            deltas
+            let log = this.calls.clone();
+            let begun = match (granted, log) {
+                (Ok((deltas, call, is_bounded)), Some(CallLog { begun, .. })) => {
+                    let written = begun.send(call);
+                    if is_bounded {
+                        Ok((deltas, Some(written)))
+                    } else {
+                        // Nothing it could exceed.
+                        ctx.spawn(written.into_actor(this).map(|_, _, _| ()));
+                        Ok((deltas, None))
+                    }
+                }
+                (Ok((deltas, ..)), None) => Ok((deltas, None)),
+                (Err(error), _) => Err(error),
+            };
+            async move {
+                let (deltas, written) = begun?;
+                // What the call may come to is written down before it is made: should the daemon be killed
+                // meanwhile, it counts as spent.
+                if let Some(written) = written {
+                    let written = tokio::time::timeout(WRITE_MAX, written).await;
+                    written.map_err(|_| late()).and_then(|sent| sent.map_err(|_| late())).flatten()?;
+                }
+                Ok(deltas)
+            }
+            .into_actor(this)
         }))
     }
 }
@@ -492,16 +616,18 @@ impl Handler<Settle> for ProviderSupervisor {
             usage += record.usage;
         }
         self.used += usage;
-        self.meter.settle(clock::now(), settle.reservation, usage);
+        let costs = settle.records.iter().filter_map(|record| record.cost);
+        let spent = Spent { tokens: usage.total(), cost: costs.fold(Money::ZERO, Money::plus) };
+        for near in self.meter.lock().settle(clock::now(), settle.reservation, spent) {
+            tracing::warn!(budget = near.name(), whose = %near.whose.words(), "{}", near.near_words());
+        }
         for pair in settle.outcomes.windows(2) {
             self.learn_of_tools(&pair[0], &pair[1]);
         }
         for outcome in settle.outcomes {
             self.came_out(outcome);
         }
-        for record in settle.records {
-            self.keep(record, ctx);
-        }
+        self.keep(RecordUsage { call: settle.call, records: settle.records }, ctx);
     }
 }
 
@@ -528,8 +654,17 @@ impl Handler<Reconfigure> for ProviderSupervisor {
         self.toolless.retain(|model| is_same(&model.provider));
         self.defaults.retain(is_same);
         self.endpoints = endpoints;
-        self.meter.set_limits(config.budgets);
+        self.meter.lock().set_limits(&config.budgets);
+        self.known = Arc::new(config.models.clone());
         self.config = config;
+    }
+}
+
+impl Handler<KnowModels> for ProviderSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, known: KnowModels, _: &mut Self::Context) -> Self::Result {
+        self.known = known.0;
     }
 }
 
@@ -537,7 +672,7 @@ impl Handler<BudgetStatus> for ProviderSupervisor {
     type Result = MessageResult<BudgetStatus>;
 
     fn handle(&mut self, status: BudgetStatus, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.meter.status(clock::now(), status.session_spent))
+        MessageResult(self.meter.lock().status(clock::now(), status.session_spent))
     }
 }
 
@@ -545,7 +680,8 @@ impl Handler<Observe> for ProviderSupervisor {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
-        let budgets = self.meter.status(clock::now(), None);
+        let mut meter = self.meter.lock();
+        let budgets = meter.status(clock::now(), None);
         let used = |at: usize| budgets.get(at).map_or(0, |budget| budget.used);
         Observed::leaf(
             "provider supervisor",
@@ -561,7 +697,7 @@ impl Handler<Observe> for ProviderSupervisor {
                 "input_tokens": self.used.input_tokens,
                 "output_tokens": self.used.output_tokens,
                 "usage_records_waiting": self.unkept.len(),
-                "reserved_tokens": self.meter.reserved(),
+                "reserved_tokens": meter.reserved().tokens,
                 "day_tokens": used(0),
                 "month_tokens": used(1),
             }),

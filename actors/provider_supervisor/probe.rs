@@ -11,6 +11,7 @@ use bytes::Bytes;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::{
     ChatMessage, ChatRequest, Decoder, Delta, address, encode, http_error, listing,
@@ -108,16 +109,33 @@ pub async fn probe(
 /// # Errors
 /// Where it is not reached, refuses, or answers with something else; no key is in it.
 pub async fn models(name: &str, provider: &config::Provider, within: Duration) -> Result<Vec<String>, Error> {
+    Ok(described(name, provider, within).await?.into_iter().map(|(model, _)| model).collect())
+}
+
+/// The same with what the provider says of each.
+///
+/// # Errors
+/// As [`models`].
+pub async fn described(
+    name: &str,
+    provider: &config::Provider,
+    within: Duration,
+) -> Result<Vec<(String, ModelFacts)>, Error> {
     let endpoint = Endpoint::new(name, provider)?;
-    let listed = timeout(within, list(&endpoint, within)).await.map_err(|_| late(name, within))?;
+    let listed = timeout(within, list_facts(&endpoint, within)).await.map_err(|_| late(name, within))?;
     listed.map_err(|failure| failure.error)
 }
 
 /// The models that it says it has. Who calls bounds the time.
 pub(super) async fn list(endpoint: &Endpoint, within: Duration) -> Result<Vec<String>, Failure> {
+    Ok(list_facts(endpoint, within).await?.into_iter().map(|(model, _)| model).collect())
+}
+
+async fn list_facts(endpoint: &Endpoint, within: Duration) -> Result<Vec<(String, ModelFacts)>, Failure> {
     let name = &endpoint.name;
     let Some(url) = address::models(endpoint.kind.format(), &endpoint.base_url) else {
-        return Ok(endpoint.kind.preset().default_model.map(str::to_owned).into_iter().collect());
+        let own = endpoint.kind.preset().default_model;
+        return Ok(own.map(|own| (own.to_owned(), ModelFacts::default())).into_iter().collect());
     };
     let failed = |error, fault| Failure { error, fault, billed: false };
     let mut answer = ask(endpoint, Method::GET, &url, "", within).await?;
@@ -131,7 +149,7 @@ pub(super) async fn list(endpoint: &Endpoint, within: Duration) -> Result<Vec<St
     let body = body.map_err(|why| {
         failed(ErrorCode::Provider.error(format!("{name}: its list of models: {why}")), Fault::Cut)
     })?;
-    listing::read(name, &body).map_err(|error| failed(error, Fault::Misconfigured))
+    listing::read_facts(name, &body).map_err(|error| failed(error, Fault::Misconfigured))
 }
 
 /// Has a model answer one prompt, and gives the beginning of what it says. It may be empty: some think for

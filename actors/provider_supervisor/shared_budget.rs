@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
+use clawmux_core::provider::price::Money;
+use clawmux_core::provider::tally::Spent;
 
 /// The purses of sessions that share one, by session.
 #[derive(Clone, Debug, Default)]
@@ -22,11 +24,12 @@ pub struct SharedBudget {
     own_max: Option<u64>,
 }
 
-/// What all of a family have spent, and set aside for calls under way, in tokens.
+/// What all of a family have spent and set aside for calls under way.
 #[derive(Debug, Default)]
 struct Family {
-    spent: AtomicU64,
-    reserved: AtomicU64,
+    tokens: AtomicU64,
+    /// In billionths of a dollar.
+    cost: AtomicU64,
 }
 
 impl SharedBudgets {
@@ -41,9 +44,9 @@ impl SharedBudgets {
     }
 
     /// Counts what a session spent before it shared a purse.
-    pub fn add(&self, session: &SessionKey, tokens: u64) {
+    pub fn add(&self, session: &SessionKey, spent: Spent) {
         if let Some(shared_budget) = self.of(session) {
-            shared_budget.add(tokens);
+            shared_budget.add(spent);
         }
     }
 
@@ -75,19 +78,26 @@ impl SharedBudgets {
 
 impl SharedBudget {
     /// What all have spent and set aside.
-    pub(crate) fn taken(&self) -> u64 {
-        self.family.spent.load(Relaxed).saturating_add(self.family.reserved.load(Relaxed))
+    pub(crate) fn taken(&self) -> Spent {
+        let cost = Money::from_nanos(self.family.cost.load(Relaxed));
+        Spent { tokens: self.family.tokens.load(Relaxed), cost }
     }
 
-    /// How much output a call of `input` tokens may produce in a session that itself has spent
-    /// `own_spent`.
+    /// How much output a call of `input` tokens may produce, which needs `output_min`, in a session that
+    /// itself has spent `own_spent`.
     ///
     /// # Errors
-    /// `BudgetExceeded` where what may be spent does not hold the input and one token more.
-    pub(crate) fn clamp(&self, own_spent: u64, input: u64, output_max: u32) -> Result<u32, Error> {
+    /// `BudgetExceeded` where what may be spent does not hold the input and that much output.
+    pub(crate) fn clamp(
+        &self,
+        own_spent: u64,
+        input: u64,
+        output_min: u32,
+        output_max: u32,
+    ) -> Result<u32, Error> {
         let Some(limit) = self.own_max else { return Ok(output_max) };
         let room = limit.saturating_sub(own_spent).saturating_sub(input);
-        if room == 0 {
+        if room < output_min.max(1).into() {
             return Err(ErrorCode::BudgetExceeded
                 .error(format!("token budget exceeded (agent: {own_spent}/{limit})"))
                 .with(Detail::Limit { name: clawmux_core::error::limit::Limit::AgentTokens, limit }));
@@ -95,16 +105,15 @@ impl SharedBudget {
         Ok(output_max.min(u32::try_from(room).unwrap_or(u32::MAX)))
     }
 
-    pub(super) fn add(&self, tokens: u64) {
-        self.family.spent.fetch_add(tokens, Relaxed);
+    pub(super) fn add(&self, spent: Spent) {
+        self.family.tokens.fetch_add(spent.tokens, Relaxed);
+        self.family.cost.fetch_add(spent.cost.nanos(), Relaxed);
     }
 
-    pub(super) fn reserve(&self, tokens: u64) {
-        self.family.reserved.fetch_add(tokens, Relaxed);
-    }
-
-    pub(super) fn release(&self, tokens: u64) {
-        self.family.reserved.fetch_sub(tokens, Relaxed);
+    /// Takes back what was added for a call that is over.
+    pub(super) fn release(&self, spent: Spent) {
+        self.family.tokens.fetch_sub(spent.tokens, Relaxed);
+        self.family.cost.fetch_sub(spent.cost.nanos(), Relaxed);
     }
 }
 
@@ -120,21 +129,22 @@ mod tests {
     fn a_family_spends_from_one_purse_and_each_at_most_its_own_share() {
         let shared_budgets = SharedBudgets::default();
         assert!(shared_budgets.share(&key("root"), &key("a"), Some(100)));
-        shared_budgets.add(&key("root"), 40);
+        let tokens = |tokens| Spent { tokens, cost: Money::from_nanos(10 * tokens) };
+        shared_budgets.add(&key("root"), tokens(40));
         assert!(!shared_budgets.share(&key("root"), &key("b"), None), "it is known what the root spent");
         let (root, a, b) = (
             shared_budgets.of(&key("root")).unwrap(),
             shared_budgets.of(&key("a")).unwrap(),
             shared_budgets.of(&key("b")).unwrap(),
         );
-        a.add(5);
-        b.reserve(7);
-        assert_eq!((root.taken(), a.taken()), (52, 52));
-        b.release(7);
-        assert_eq!(b.taken(), 45);
-        assert_eq!(a.clamp(60, 30, 4096), Ok(10));
-        assert_eq!(b.clamp(60, 30, 4096), Ok(4096));
-        let refused = a.clamp(60, 40, 1).unwrap_err();
+        a.add(tokens(5));
+        b.add(tokens(7));
+        assert_eq!((root.taken(), a.taken()), (tokens(52), tokens(52)));
+        b.release(tokens(7));
+        assert_eq!(b.taken(), tokens(45));
+        assert_eq!(a.clamp(60, 30, 1, 4096), Ok(10));
+        assert_eq!(b.clamp(60, 30, 1, 4096), Ok(4096));
+        let refused = a.clamp(60, 40, 1, 1).unwrap_err();
         assert_eq!(refused.message, "token budget exceeded (agent: 60/100)");
         shared_budgets.retain(|session| *session != key("a"));
         assert!(shared_budgets.of(&key("a")).is_none() && shared_budgets.of(&key("stranger")).is_none());

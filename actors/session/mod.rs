@@ -225,7 +225,7 @@ impl Session {
     /// `conversation` is new or was read back and recovered, and has spent this; `spots` are those of its
     /// runs in lanes; `subscribers` are the followers of the session's last incarnation.
     pub fn new(
-        (conversation, spent): (Conversation, Usage),
+        (conversation, account): (Conversation, Account),
         spots: Vec<(RunId, LaneGuard)>,
         profile: Arc<Profile>,
         deps: SessionDeps,
@@ -238,7 +238,7 @@ impl Session {
             // What recovery decided is neither in the log yet nor published.
             published: conversation.taken(),
             conversation,
-            account: Account::new(spent),
+            account,
             agent_configs: deps.agent_configs.get(),
             tools: profile.toolbox(false),
             messenger_tools: profile.toolbox(true),
@@ -449,7 +449,7 @@ impl Handler<Observe> for Session {
                 "queued": self.conversation.queued(),
                 "seq": self.conversation.head().0,
                 "followers": self.drop_guard.subscribers.len(),
-                "spent_tokens": self.account.spent().total(),
+                "spent_tokens": self.account.spent().tokens,
                 "writing": self.writing,
             }),
         )

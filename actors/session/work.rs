@@ -145,7 +145,7 @@ impl Session {
             Doing::Asking { future, answer, before, .. } => {
                 future.map(|future| ctx.cancel_future(future));
                 drop(answer.take());
-                self.account.spent_since(before)
+                self.account.usage().since(before)
             }
             Doing::Acting { run, calls, .. } => {
                 for making in calls.into_iter().filter(|making| !making.is_over) {
@@ -272,7 +272,7 @@ impl Session {
         };
         let answer = Rc::new(RefCell::new(Some(asked.try_flatten_stream().boxed_local())));
         let future = Some(listen(answer.clone(), run.clone(), step, ctx));
-        self.doing = Doing::Asking { run, step, future, answer, before: self.account.spent() };
+        self.doing = Doing::Asking { run, step, future, answer, before: self.account.usage() };
     }
 
     /// The most tokens of one answer: as many as the prompt wants, and the agent may give.

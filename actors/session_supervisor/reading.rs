@@ -13,6 +13,7 @@ use clawmux_core::conversation::transcript::History;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, Seq, SessionKey};
 use clawmux_core::principal::Principal;
+use clawmux_core::provider::tally::Spent;
 use clawmux_core::scope::Scope;
 
 use crate::provider_supervisor::{BudgetStatus, ProviderSupervisor};
@@ -173,7 +174,7 @@ impl Reader {
         let session_spent = match session {
             None => None,
             Some(session) => {
-                Some(self.described(&session).await?.map_or(0, |described| described.spent.total()))
+                Some(self.described(&session).await?.map_or_else(Spent::default, |described| described.spent))
             }
         };
         Ok(SessionReply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))

@@ -20,6 +20,7 @@ use super::order::busy;
 use super::reading::missing;
 use super::requests::answer;
 use super::{Entry, SessionSupervisor, State, drain};
+use crate::provider_supervisor::account::Account;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::sandbox_supervisor::IsIdempotent;
@@ -96,18 +97,18 @@ impl SessionSupervisor {
         };
         let profile = agent_configs.agents.get(&AgentId::from(&*key.agent())).cloned();
         let limits = agent_configs.limits.clone();
-        let (mut conversation, spent) =
+        let (mut conversation, account) =
             match loaded {
-                Some(Loaded { head, reserved, spent, settings, events, aside }) => {
+                Some(Loaded { head, reserved, spent, cost, settings, events, aside }) => {
                     let mut conversation =
                         Conversation::restore(key.clone(), limits, head, reserved, settings, events);
                     for (run, bytes) in aside {
                         conversation.is_aside(&run, bytes);
                     }
-                    (conversation, spent)
+                    (conversation, Account::new(spent, cost))
                 }
                 None if may_begin(&key, &subscribers, &waiting) => {
-                    (Conversation::new(key.clone(), limits), Usage::default())
+                    (Conversation::new(key.clone(), limits), Account::default())
                 }
                 None => {
                     for Routed { asker, principal, .. } in waiting {
@@ -141,7 +142,7 @@ impl SessionSupervisor {
         let spots = deps.lanes.enter_again(&key, in_lanes);
         let arbiter = entry.arbiter.get_or_insert_with(|| self.setup.arbiters.next()).clone();
         let session = Session::start_on(&arbiter, move || {
-            let conversation = (conversation, spent);
+            let conversation = (conversation, account);
             Session::new(conversation, spots, profile, deps, supervisor, subscribers)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };

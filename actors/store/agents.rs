@@ -8,6 +8,7 @@ use clawmux_core::agents::subagent::{AgentState, Priority, Task};
 use clawmux_core::agents::team::{Coordination, TeamState};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{SessionKey, SubAgentId, TeamId};
+use clawmux_core::provider::tally::Spent;
 use rusqlite::{Row, params};
 
 use super::change::Change;
@@ -38,8 +39,8 @@ pub struct ReadAgents;
 pub struct KeptAgents {
     /// They.
     pub kept: registry::Kept,
-    /// What each of their sessions, and of those whose budgets they spend, has spent in tokens.
-    pub spent: Vec<(SessionKey, u64)>,
+    /// What each of their sessions, and of those whose budgets they spend, has spent.
+    pub spent: Vec<(SessionKey, Spent)>,
 }
 
 impl Change for WriteAgents {
@@ -133,10 +134,10 @@ impl Query for ReadAgents {
             let spent = readable(
                 tx,
                 KIND,
-                "SELECT key, input_tokens + output_tokens AS spent FROM sessions
+                "SELECT key, input_tokens + output_tokens AS tokens, cost FROM sessions
                  WHERE key IN (SELECT session FROM agents UNION SELECT root FROM agents)",
                 [],
-                |row| Ok((row.session("key")?, row.number("spent")?)),
+                |row| Ok((row.session("key")?, row.spent("tokens", "cost")?)),
             )?;
             Ok(KeptAgents { kept: Kept { agents, teams, mail, notes }, spent })
         })

@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
 use super::{
-    AgreeToTools, Append, Forget, RecordCall, RecordUsage, Store, WriteAgents, WriteChannel, WriteDevices,
-    WriteFile, WriteJobs, WritePluginValue, WriteTokens,
+    AgreeToTools, Append, BeginCall, Forget, RecordCall, RecordUsage, Store, WriteAgents, WriteChannel,
+    WriteDevices, WriteFile, WriteJobs, WritePluginValue, WriteTokens,
 };
 
 /// A change, which stands beside the table it is about.
@@ -52,6 +52,7 @@ written!(
     Forget,
     RecordCall,
     RecordUsage,
+    BeginCall,
     WriteAgents,
     WriteChannel,
     WriteDevices,

@@ -3,6 +3,8 @@
 
 use clawmux_core::error::ErrorCode;
 use clawmux_core::ids::{Owner, Seq, SessionKey};
+use clawmux_core::provider::price::Money;
+use clawmux_core::provider::tally::Spent;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 use rusqlite::types::FromSql;
@@ -62,6 +64,11 @@ pub(super) trait Columns {
             cache_read_tokens: self.number(first + 2)?,
             cache_write_tokens: self.number(first + 3)?,
         })
+    }
+
+    /// What budgets count, from a column of tokens and one of money.
+    fn spent(&self, tokens: impl RowIndex, cost: impl RowIndex) -> rusqlite::Result<Spent> {
+        Ok(Spent { tokens: self.number(tokens)?, cost: Money::from_nanos(self.number(cost)?) })
     }
 
     fn owner(&self, column: impl RowIndex) -> rusqlite::Result<Owner> {

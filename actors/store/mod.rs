@@ -100,7 +100,7 @@ pub use reader::{
 pub use readmitted::{Credential, Readmitted};
 pub use restore::{Restored, restore};
 pub use tokens::{ReadEstate, ReadTokens, WriteTokens, has_issued};
-pub use usage::{RecordUsage, UsageBy, UsageDays, UsageSince};
+pub use usage::{BeginCall, ReadCaches, ReadSpent, RecordUsage, UsageBy, UsageDays, UsageSince};
 
 /// Writes that may wait.
 const WRITES_MAX: usize = 4096;

@@ -214,7 +214,7 @@ async fn holds_what_format_1_held(path: &Path) {
     let day_start = Timestamp::from_millis(1_700_092_800_000);
     let totals =
         store.send(UsageSince { day_start, month_start: Timestamp::default() }).await.unwrap().unwrap();
-    assert_eq!((totals.day.total(), totals.month.total()), (30, 90));
+    assert_eq!((totals.day.usage.total(), totals.month.usage.total()), (30, 90));
     // It goes on where it was: past the numbers that were set aside, and not before.
     let text = |seq| append(&key("a"), "r2", seq, Event::Text("more".into()));
     store.send(text(16)).await.unwrap().unwrap_err();

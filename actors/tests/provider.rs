@@ -14,19 +14,21 @@ use actix::{Actor, Addr, Context, Handler};
 use clawmux_actors::provider_supervisor::Deadlines;
 use clawmux_actors::provider_supervisor::account::Account;
 use clawmux_actors::provider_supervisor::deltas::Deltas;
-use clawmux_actors::provider_supervisor::{BudgetStatus, Chat, ProviderSupervisor};
+use clawmux_actors::provider_supervisor::{BudgetStatus, CallLog, Chat, ProviderSupervisor};
 use clawmux_actors::runtime::observe::Observe;
-use clawmux_actors::store::RecordUsage;
+use clawmux_actors::store::{BeginCall, RecordUsage};
 use clawmux_core::access::Secret;
 use clawmux_core::config::{self, Config};
 use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::prompt::thinking::Thinking;
-use clawmux_core::provider::meter::{Budget, Budgets, Period};
+use clawmux_core::provider::budget::{Budget, Budgets, Caps, Period};
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::price::Money;
+use clawmux_core::provider::tally::Spent;
 use clawmux_core::provider::thought::{SignatureData, Thought};
-use clawmux_core::provider::usage::{Usage, UsageTotals};
+use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, Stop};
 use clawmux_core::tools::call::{ToolCall, ToolResult, ToolSpec};
 use futures::StreamExt as _;
@@ -83,7 +85,16 @@ impl Handler<RecordUsage> for Records {
     type Result = Result<(), Error>;
 
     fn handle(&mut self, record: RecordUsage, _: &mut Self::Context) -> Self::Result {
-        self.0.send(record.0).map_err(|_| ErrorCode::Internal.error("test is over"))
+        let over = |_| ErrorCode::Internal.error("test is over");
+        record.records.into_iter().try_for_each(|record| self.0.send(record)).map_err(over)
+    }
+}
+
+impl Handler<BeginCall> for Records {
+    type Result = Result<(), Error>;
+
+    fn handle(&mut self, _: BeginCall, _: &mut Self::Context) -> Self::Result {
+        Ok(())
     }
 }
 
@@ -92,8 +103,9 @@ fn start(
     deadlines: Deadlines,
 ) -> (Addr<ProviderSupervisor>, mpsc::UnboundedReceiver<UsageRecord>) {
     let (sender, records) = mpsc::unbounded_channel();
-    let store = Records(sender).start().recipient();
-    let supervisor = ProviderSupervisor::new(Arc::new(config), Some(store), UsageTotals::default()).unwrap();
+    let store = Records(sender).start();
+    let calls = CallLog { begun: store.clone().recipient(), over: store.recipient() };
+    let supervisor = ProviderSupervisor::new(Arc::new(config), Some(calls), Vec::new()).unwrap();
     (supervisor.with_deadlines(deadlines).start(), records)
 }
 
@@ -662,7 +674,7 @@ async fn https_with_a_private_authority() {
         std::fs::write(&ca_file, content).unwrap();
         let mut broken = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
         broken.providers.get_mut("p").unwrap().ca_file = Some(ca_file.clone());
-        let refused = ProviderSupervisor::new(Arc::new(broken), None, UsageTotals::default());
+        let refused = ProviderSupervisor::new(Arc::new(broken), None, Vec::new());
         let error = refused.err().expect("a broken ca_file is refused");
         assert!(error.message.contains("provider p: ca_file") && error.message.contains("ca.pem"), "{error}");
     }
@@ -764,11 +776,12 @@ async fn a_connection_is_used_again() {
 async fn budgets_refuse_clamp_and_settle() {
     let upstream = Upstream::start();
     let mut bounded = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
-    bounded.budgets = Budgets { session: 10_000, daily: 1_200, monthly: 0 };
+    let all = Caps { daily: 1_200, ..Caps::default() };
+    bounded.budgets = Budgets { session: 10_000, all, ..Budgets::default() };
     let (supervisor, _records) = start(bounded, Deadlines::default());
 
     let mut spent = chat("hi");
-    spent.account = Account::new(Usage::new(9_000, 990));
+    spent.account = Account::new(Usage::new(9_000, 990), Money::ZERO);
     let error = supervisor.send(spent).await.unwrap().unwrap_err();
     assert_eq!(
         (error.code, error.message.as_str()),
@@ -781,26 +794,26 @@ async fn budgets_refuse_clamp_and_settle() {
     assert!(second.max_tokens() < 200, "{}", second.max_tokens());
     let clamped = second.max_tokens();
     let error = supervisor.send(chat("hi")).await.unwrap().unwrap_err();
-    assert_eq!(error.message, "token budget exceeded (daily: 1200/1200)");
+    let (said, resets) = error.message.split_once("; it resets at ").expect("and when it resets");
+    assert_eq!(said, "token budget exceeded (daily: 1200/1200)");
+    assert!(resets.ends_with("T00:00:00Z"), "{resets}");
     drop(first);
     assert_eq!(read(second).await.1, Ok(()));
     assert_eq!(upstream.requests()[0].body["max_tokens"], json!(clamped), "the provider is told");
 
-    let status = supervisor.send(BudgetStatus { session_spent: Some(7) }).await.unwrap();
+    let session = Spent { tokens: 7, cost: Money::ZERO };
+    let status = supervisor.send(BudgetStatus { session_spent: Some(session) }).await.unwrap();
+    let figures = |budget: &Budget| (budget.period, budget.used, budget.reserved, budget.limit);
     assert_eq!(
-        status,
-        [
-            Budget { period: Period::Session, used: 7, reserved: 0, limit: 10_000 },
-            Budget { period: Period::Daily, used: 22, reserved: 0, limit: 1_200 },
-            Budget { period: Period::Monthly, used: 22, reserved: 0, limit: 0 },
-        ]
+        status.iter().map(figures).collect::<Vec<_>>(),
+        [(Period::Session, 7, 0, 10_000), (Period::Daily, 22, 0, 1_200), (Period::Monthly, 22, 0, 0)]
     );
 }
 
 #[actix::test]
 async fn calls_at_once_are_bounded() {
     let config = config(&[("p", ProviderKind::Offline, String::new())]);
-    let supervisor = ProviderSupervisor::new(Arc::new(config), None, UsageTotals::default())
+    let supervisor = ProviderSupervisor::new(Arc::new(config), None, Vec::new())
         .unwrap()
         .with_room(1, 1, Duration::from_secs(60))
         .start();

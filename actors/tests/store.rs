@@ -10,9 +10,10 @@ use std::process::{Command, Stdio};
 use actix::{Addr, Handler};
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{
-    Among, Append, AskedBy, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession, FindTurn,
-    LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents, ReadHistory, ReadPrompt, ReadRow, ReadTranscript,
-    RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageBy, UsageGroup, UsageSince,
+    Among, Append, AskedBy, BeginCall, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession,
+    FindTurn, LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents, ReadHistory, ReadPrompt, ReadRow,
+    ReadSpent, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageBy, UsageGroup,
+    UsageSince,
 };
 use clawmux_core::conversation::command::Before;
 use clawmux_core::conversation::context::PAST_IMAGE_BYTES_MAX;
@@ -25,6 +26,8 @@ use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::price::Money;
+use clawmux_core::provider::tally::{Spent, SpentBy};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 use clawmux_core::tools::call::{ToolCall, ToolResult};
@@ -109,7 +112,10 @@ async fn read(store: &Addr<Store>, session: &SessionKey, after: u64) -> Vec<Logg
 async fn load(store: &Addr<Store>, session: &SessionKey, runs: usize) -> Option<Loaded> {
     let loaded = ask(store, Load { session: session.clone(), runs }).await;
     let described = ask(store, Describe { session: session.clone() }).await;
-    let same = loaded.as_ref().map(|loaded| Described { owner: session.owner(), spent: loaded.spent });
+    let same = loaded.as_ref().map(|loaded| Described {
+        owner: session.owner(),
+        spent: Spent { tokens: loaded.spent.total(), cost: loaded.cost },
+    });
     assert_eq!(described, same, "both questions are about one session");
     loaded
 }
@@ -645,6 +651,38 @@ async fn sessions_are_listed_by_use_and_owner() {
 }
 
 #[actix::test]
+async fn calls_that_were_under_way_at_the_end_count_as_spent_once() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    put(&store, &key("a"), of_run(1, "r", vec![prompt("hi", None)])).await;
+    let reserved = UsageRecord {
+        session: key("a"),
+        run: "r".into(),
+        agent: "main".into(),
+        provider: "offline".into(),
+        model: "m".into(),
+        usage: Usage::new(100, 50),
+        cost: Some(Money::from_nanos(30)),
+        changed: None,
+        at: Timestamp::from_millis(10),
+    };
+    for call in [7, 8] {
+        ask(&store, BeginCall { call, reserved: reserved.clone() }).await;
+    }
+    ask(&store, RecordUsage { call: 8, records: Vec::new() }).await;
+    let days = UsageSince { day_start: Timestamp::default(), month_start: Timestamp::default() };
+    assert_eq!(ask(&store, days).await.day.calls, 0, "what is under way is not spent yet");
+    ask(&store, Stop).await;
+    for _ in 0..2 {
+        let store = folder.store().await;
+        let day = ask(&store, days).await.day;
+        assert_eq!((day.usage, day.calls, day.cost), (Usage::new(100, 50), 1, Money::from_nanos(30)));
+        assert_eq!(load(&store, &key("a"), 0).await.unwrap().spent, Usage::new(100, 50));
+        ask(&store, Stop).await;
+    }
+}
+
+#[actix::test]
 async fn usage_is_summed_by_session_and_since_a_time() {
     let folder = Folder::new();
     let store = folder.store().await;
@@ -659,30 +697,49 @@ async fn usage_is_summed_by_session_and_since_a_time() {
             agent: "main".into(),
             provider: "offline".into(),
             model: "m".into(),
-            usage: Usage::new(input_tokens, 2 * input_tokens),
+            usage: Usage { cache_read_tokens: input_tokens, ..Usage::new(input_tokens, 2 * input_tokens) },
+            cost: (session == "a").then(|| Money::from_nanos(input_tokens)),
+            changed: None,
             at: Timestamp::from_millis(at),
         };
-        ask(&store, RecordUsage(record)).await;
+        ask(&store, RecordUsage { call: 1, records: vec![record] }).await;
     }
-    let usage = |input_tokens| Usage::new(input_tokens, 2 * input_tokens);
-    assert_eq!(load(&store, &key("a"), 0).await.unwrap().spent, usage(11));
+    let usage = |input_tokens| Usage {
+        cache_read_tokens: input_tokens,
+        ..Usage::new(input_tokens, 2 * input_tokens)
+    };
+    let a = load(&store, &key("a"), 0).await.unwrap();
+    assert_eq!((a.spent, a.cost), (usage(11), Money::from_nanos(11)));
     let since = async |at| {
         let at = Timestamp::from_millis(at);
         ask(&store, UsageSince { day_start: at, month_start: Timestamp::default() }).await
     };
-    assert_eq!((since(20).await.day, since(20).await.month), (usage(11_110), usage(11_111)));
-    for (at, expected) in [(DAY, 11_000), (DAY + 5, 11_000), (DAY + 6, 10_000), (2 * DAY, 10_000)] {
-        assert_eq!(since(at).await.day, usage(expected), "since {at}");
+    let all = since(20).await.day;
+    assert_eq!((all.usage, all.calls, all.unpriced, all.cost), (usage(11_111), 5, 3, Money::from_nanos(11)));
+    for (at, expected) in [(DAY, 11_000), (2 * DAY, 10_000), (3 * DAY, 0), (u64::MAX, 0)] {
+        assert_eq!(since(at).await.day.usage, usage(expected), "since {at}");
     }
-    assert_eq!(since(2 * DAY + 1).await.day, usage(0));
-    assert_eq!(since(u64::MAX).await.day, usage(0));
+    let days = UsageSince { day_start: Timestamp::from_millis(2 * DAY), month_start: Timestamp::default() };
+    let spent = ask(&store, ReadSpent(days)).await;
+    let one = |tokens, cost| Spent { tokens, cost: Money::from_nanos(cost) };
+    assert_eq!(
+        spent,
+        [SpentBy {
+            agent: "main".into(),
+            principal: Owner::Admins,
+            day: one(30_000, 0),
+            month: one(33_333, 11)
+        }]
+    );
 
     let by = async |group, since, limit| {
         let since = Timestamp::from_millis(since);
         let shares = ask(&store, UsageBy { since, group, limit }).await;
         shares
             .into_iter()
-            .map(|share| (share.of, share.usage.input_tokens, share.calls, share.last.as_millis()))
+            .map(|share| {
+                (share.of, share.tally.usage.input_tokens, share.tally.calls, share.last.as_millis())
+            })
             .collect::<Vec<_>>()
     };
     let row = |of: &str, tokens, calls, last| (of.to_owned(), tokens, calls, last);

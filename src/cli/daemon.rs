@@ -56,6 +56,12 @@ pub(crate) struct Events {
 /// `usage`
 #[derive(Args, Debug)]
 pub(crate) struct Usage {
+    /// Say instead how much of the input was in the caches of providers, and what changed where it was not
+    #[arg(long, conflicts_with_all = ["by", "csv"])]
+    pub(crate) cache: bool,
+    /// Print the sums as comma-separated values
+    #[arg(long)]
+    pub(crate) csv: bool,
     /// Sum up by this
     #[arg(long, value_enum, default_value_t = UsageBy::Day)]
     pub(crate) by: UsageBy,
@@ -74,6 +80,8 @@ pub(crate) enum UsageBy {
     Day,
     /// The agent
     Agent,
+    /// The principal: the owner of the session
+    Principal,
     /// The model of a provider
     Model,
     /// The session

@@ -28,6 +28,7 @@ mod amount;
 pub(crate) mod approvals;
 mod arguments;
 pub(crate) mod backup;
+mod caches;
 pub(crate) mod channels;
 pub(crate) mod config;
 pub(crate) mod connections;

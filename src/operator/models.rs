@@ -8,16 +8,22 @@ use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::config::offer::offers;
 use clawmux_core::config::{self, Config, Provider};
 use clawmux_core::error::Error;
+use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::listing::{first_choice, has};
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::price::Rate;
 use futures::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::amount::grouped;
 use super::table::table;
 use crate::cli::Global;
 use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings;
 use crate::terminal::{json_line, one_line, put, say, tell};
+
+/// A model and what its provider says of it.
+type Described = (String, ModelFacts);
 
 /// How long a provider may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -57,9 +63,10 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
         for (name, models) in &listed {
             match models {
                 Ok(models) => {
+                    let names = names(models);
                     for model in models {
-                        let agents = agents_with(config, name, models, model);
-                        if !put(&json_line(&json!({ "provider": name, "model": model, "agents": agents })))? {
+                        let agents = agents_with(config, name, &names, &model.0);
+                        if !put(&json_line(&described(config, name, model, &agents)))? {
                             return Ok(());
                         }
                     }
@@ -74,12 +81,35 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
         match models {
             Ok(models) if models.is_empty() => tell(&format!("{name}: it has no models")),
             Ok(models) => {
-                for (agent, model) in missing(config, name, models) {
+                let names = names(models);
+                for (agent, model) in missing(config, name, &names) {
                     tell(&format!("{name}: agent {agent} asks for {model}, which is not listed"));
                 }
-                rows.extend(models.iter().map(|model| {
-                    let agents = agents_with(config, name, models, model).join(", ");
-                    [name.clone(), model.clone(), agents]
+                rows.extend(models.iter().map(|(model, listed)| {
+                    let facts = facts(config, name, model, *listed);
+                    let agents = agents_with(config, name, &names, model).join(", ");
+                    let tokens = |tokens: Option<u64>| tokens.map_or_else(|| "-".to_owned(), grouped);
+                    let can = [(facts.images, "images"), (facts.reasoning, "reasoning")];
+                    let can: Vec<&str> =
+                        can.iter().filter(|(can, _)| *can == Some(true)).map(|(_, what)| *what).collect();
+                    let price = facts.price.map_or_else(
+                        || "-".to_owned(),
+                        |price| {
+                            let [input, output] =
+                                [price.input, price.output].map(|rate| rate.dollars_per_million());
+                            format!("{input}/{output}")
+                        },
+                    );
+                    let output = facts.max_output_tokens.map(u64::from);
+                    [
+                        name.clone(),
+                        model.clone(),
+                        tokens(facts.context_window),
+                        tokens(output),
+                        can.join(", "),
+                        price,
+                        agents,
+                    ]
                 }));
             }
             Err(error) => {
@@ -90,7 +120,8 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
         }
     }
     if !rows.is_empty() {
-        say(&table(["PROVIDER", "MODEL", "AGENTS"], &["MODEL"], &rows));
+        let head = ["PROVIDER", "MODEL", "CONTEXT", "OUTPUT", "CAN", "$/M IN/OUT", "AGENTS"];
+        say(&table(head, &["MODEL"], &rows));
     }
     match (failed, listed.len()) {
         (0, 1..) => Ok(()),
@@ -100,12 +131,45 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
 }
 
 /// The models of each provider; all are asked at once.
-async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec<String>, Error>)> {
+async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec<Described>, Error>)> {
     let asked = providers.iter().map(async |(name, provider)| {
-        let models = probe::models(name, provider, TIMEOUT).await;
+        let models = probe::described(name, provider, TIMEOUT).await;
         (name.clone(), models)
     });
     join_all(asked).await
+}
+
+/// The names of models.
+fn names(models: &[Described]) -> Vec<String> {
+    models.iter().map(|(model, _)| model.clone()).collect()
+}
+
+/// What is known of a model: what its provider lists, then what the configuration says.
+fn facts(config: &Config, provider: &str, model: &str, listed: ModelFacts) -> ModelFacts {
+    let model = ModelRef { provider: provider.to_owned(), model: model.to_owned() };
+    listed.or(config.models.of(&model))
+}
+
+/// The same for scripts; what is not known is left out.
+fn described(config: &Config, provider: &str, (model, listed): &Described, agents: &[&str]) -> Value {
+    let facts = facts(config, provider, model, *listed);
+    let mut value = json!({ "provider": provider, "model": model, "agents": agents });
+    let rate = |rate: Option<Rate>| rate.map(|rate| json!(rate.dollars_per_million()));
+    for (name, known) in [
+        ("context_window", facts.context_window.map(Value::from)),
+        ("max_output_tokens", facts.max_output_tokens.map(Value::from)),
+        ("images", facts.images.map(Value::from)),
+        ("reasoning", facts.reasoning.map(Value::from)),
+        ("input_price", rate(facts.price.map(|price| price.input))),
+        ("output_price", rate(facts.price.map(|price| price.output))),
+        ("cache_read_price", rate(facts.price.and_then(|price| price.cache_read))),
+        ("cache_write_price", rate(facts.price.and_then(|price| price.cache_write))),
+    ] {
+        if let Some(known) = known {
+            value[name] = known;
+        }
+    }
+    value
 }
 
 /// The agents that use this model of those that its provider lists, or fall back on it. Who names none uses the

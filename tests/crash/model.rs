@@ -51,7 +51,13 @@ impl Model {
     async fn serve(&self, mut stream: TcpStream, wrong: impl Fn(String)) -> Option<()> {
         stream.set_nodelay(true).ok()?;
         loop {
-            let body = read_request(&mut stream).await?.body;
+            let request = read_request(&mut stream).await?;
+            if request.head.starts_with("GET ") {
+                // It has no list of models.
+                stream.write_all(b"HTTP/1.1 404 x\r\ncontent-length: 0\r\n\r\n").await.ok()?;
+                continue;
+            }
+            let body = request.body;
             *self.requests.borrow_mut() += 1;
             match self.asked(&body) {
                 Ok((script, step, heard)) => answer(&mut stream, &script, step, &heard).await?,

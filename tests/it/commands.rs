@@ -237,7 +237,7 @@ fn what_was_spent_is_added_up_and_stands_against_the_budgets() {
     }
     let spent = json!({
         "input_tokens": input, "output_tokens": output, "tokens": input + output,
-        "cache_read_tokens": 0, "cache_write_tokens": 0,
+        "cache_read_tokens": 0, "cache_write_tokens": 0, "calls": 3, "cost": 0.0, "calls_without_price": 0,
     });
     let usage = eventually("all to be counted", || {
         let usage = daemon.json_of(&["usage"]);
@@ -251,7 +251,7 @@ fn what_was_spent_is_added_up_and_stands_against_the_budgets() {
     );
     let session = find(&usage, "budgets", "budget", "session");
     assert_eq!((&session["limit_tokens"], &session["used_tokens"]), (&json!(1500), &Value::Null));
-    for by in ["day", "agent", "model", "session"] {
+    for by in ["day", "agent", "principal", "model", "session"] {
         let usage = daemon.json_of(&["usage", "--by", by]);
         for name in ["tokens", "input_tokens", "output_tokens"] {
             let sum: u64 = rows(&usage, "rows").iter().filter_map(|row| row[name].as_u64()).sum();

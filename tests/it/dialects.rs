@@ -197,6 +197,7 @@ fn catalog() -> Catalog {
         }],
         models: vec![ModelEntry { model, kind: ProviderKind::Offline }],
         heartbeat: None,
+        known: Default::default(),
         access: [(
             "offline".to_owned(),
             Access { kind: ProviderKind::Offline, has_key: false, lacks_key: false },

@@ -78,6 +78,8 @@ pub struct Upstream {
 
 struct State {
     turns: Mutex<VecDeque<Turn>>,
+    /// Its list of models; none where it has no such thing.
+    models: Mutex<Option<Value>>,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<usize>,
     /// Requests that have arrived; one permit each.
@@ -119,6 +121,7 @@ impl Upstream {
     fn start_with(write_bytes: usize, certificate: Option<Certificate>) -> Self {
         let state = Arc::new(State {
             turns: Mutex::default(),
+            models: Mutex::default(),
             requests: Mutex::default(),
             connections: Mutex::default(),
             arrived: Semaphore::new(0),
@@ -187,6 +190,12 @@ impl Upstream {
     /// The certificate of its authority, in PEM.
     pub fn ca_pem(&self) -> &str {
         self.ca.as_deref().expect("started with TLS")
+    }
+
+    /// From now on it lists these models.
+    #[allow(dead_code, reason = "not all tests ask")]
+    pub fn list(&self, models: Value) {
+        *self.state.models.lock().unwrap() = Some(models);
     }
 
     /// The requests so far.
@@ -304,6 +313,17 @@ impl Format {
 /// Answers the requests of one connection.
 async fn serve(state: Arc<State>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     while let Some(request) = read_request(&mut stream).await {
+        let models = state.models.lock().unwrap().clone();
+        let is_scripted = models.is_none() && !state.turns.lock().unwrap().is_empty();
+        if request.head.starts_with("GET ") && !is_scripted {
+            // No prompt, but the question which models there are.
+            let (status, body) = models.map_or((404, String::new()), |models| (200, models.to_string()));
+            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            if stream.write_all(head.as_bytes()).await.is_err() || stream.flush().await.is_err() {
+                return;
+            }
+            continue;
+        }
         let said = last_text(&request.body);
         let format = Format::of(&request.path);
         state.requests.lock().unwrap().push(request);

@@ -32,7 +32,6 @@ use clawmux_core::ids::{AgentId, ConnectionId, Owner, RunId, Seq, SessionKey, Ti
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::principal::Principal;
 use clawmux_core::prompt::run_options::RunOptions;
-use clawmux_core::provider::usage::UsageTotals;
 use clawmux_core::request::command::Command;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::scope::{Scope, Scopes};
@@ -49,8 +48,8 @@ use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::mcp_supervisor::McpTools;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
-use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::shared_budget::SharedBudgets;
+use crate::provider_supervisor::{CallLog, ProviderSupervisor};
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::clock;
 use crate::runtime::deliver::{Asker, Client, Deliver, More, WINDOW_BYTES, cost};
@@ -140,9 +139,8 @@ impl World {
         let config = Arc::new(config);
         let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
         let (log_writer, store) = (store.log_writer(), store.start());
-        let totals = UsageTotals::default();
-        let providers =
-            ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
+        let calls = Some(CallLog::of(&store));
+        let providers = ProviderSupervisor::new(config.clone(), calls, Vec::new()).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned());
         let (tools, sandbox) = (sandbox.tools(), sandbox.start());
         let nodes = Nodes::default();

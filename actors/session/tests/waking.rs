@@ -4,9 +4,9 @@ use clawmux_core::conversation::approval::Toolbox;
 use clawmux_core::conversation::session::{Batch, Session as Conversation, Submission};
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::Delta;
-use clawmux_core::provider::usage::Usage;
 
 use super::*;
+use crate::provider_supervisor::account::Account;
 use crate::session::{Report, Subscribers};
 
 #[actix::test]
@@ -133,7 +133,7 @@ async fn what_recovery_decided_is_not_published_before_it_is_written() {
         assert!(conversation.head() > in_log, "it decided something");
         let profile = configs.agents[&AgentId::from("main")].clone();
         let (deps, supervisor) = (world.deps.clone(), world.supervisor.clone());
-        let conversation = (conversation, Usage::default());
+        let conversation = (conversation, Account::default());
         let session =
             Session::new(conversation, Vec::new(), profile, deps, supervisor.into(), Subscribers::default());
         assert_eq!(session.published, in_log, "{recovery:?}");

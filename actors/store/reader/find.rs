@@ -3,7 +3,7 @@
 use actix::Message;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
-use clawmux_core::provider::usage::Usage;
+use clawmux_core::provider::tally::Spent;
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::Reader;
@@ -67,8 +67,8 @@ pub struct Describe {
 pub struct Described {
     /// Whom it belongs to.
     pub owner: Owner,
-    /// The tokens of all its calls.
-    pub spent: Usage,
+    /// What all its calls came to.
+    pub spent: Spent,
 }
 
 /// Asks for the sessions with a run that has not ended.
@@ -144,11 +144,10 @@ impl Query for Describe {
         reader.view(None, |tx, _| {
             let found = tx
                 .prepare_cached(
-                    "SELECT owner, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens
-                     FROM sessions WHERE key = ?",
+                    "SELECT owner, input_tokens + output_tokens, cost FROM sessions WHERE key = ?",
                 )?
                 .query_row([self.session.as_str()], |row| {
-                    Ok(Described { owner: row.owner(0)?, spent: row.cached_usage(1)? })
+                    Ok(Described { owner: row.owner(0)?, spent: row.spent(1, 2)? })
                 })
                 .optional()?;
             Ok(found)

@@ -10,6 +10,7 @@ use clawmux_core::error::Error;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::{Attachment, Kind};
 use clawmux_core::prompt::settings::Settings;
+use clawmux_core::provider::price::Money;
 use clawmux_core::provider::usage::Usage;
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -45,8 +46,10 @@ pub struct Loaded {
     /// Numbers up to here may have been seen by clients before the daemon was last started: the
     /// first event written after that has a number above both `head` and this.
     pub reserved: Seq,
-    /// What it spent over its life.
+    /// The tokens of all its calls.
     pub spent: Usage,
+    /// What they cost.
+    pub cost: Money,
     /// What it is set to.
     pub settings: Settings,
     /// In order: the events of the runs asked for and of every run that has not ended. Text is in
@@ -64,7 +67,7 @@ impl Query for Load {
             let found = tx
                 .prepare_cached(
                     "SELECT id, head, reserved, cleared, settings,
-                         input_tokens, output_tokens, cache_read_tokens, cache_write_tokens
+                         input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost
                      FROM sessions WHERE key = ?",
                 )?
                 .query_row([self.session.as_str()], |row| {
@@ -72,6 +75,7 @@ impl Query for Load {
                         head: row.seq(1)?,
                         reserved: row.seq(2)?,
                         spent: row.cached_usage(5)?,
+                        cost: Money::from_nanos(row.number(9)?),
                         settings: Settings::default(),
                         events: Vec::new(),
                         aside: Vec::new(),

@@ -9,6 +9,7 @@ use clawmux_core::conversation::reply::{LastRun, SessionList, SessionRow, Sessio
 use clawmux_core::daemon::operator::{Listed, Place};
 use clawmux_core::error::Error;
 use clawmux_core::ids::{Owner, RunId, SessionKey};
+use clawmux_core::provider::price::Money;
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 
 use super::{Reader, session_row};
@@ -205,7 +206,7 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
                  EXISTS (SELECT 1 FROM runs INDEXED BY runs_unfinished
                   WHERE session = sessions.id AND ended IS NULL AND waits > 0),
                  input_tokens - input_before, output_tokens - output_before,
-                 cache_read_tokens - cache_read_before, cache_write_tokens - cache_write_before
+                 cache_read_tokens - cache_read_before, cache_write_tokens - cache_write_before, cost - cost_before
              FROM sessions WHERE id = ?",
     )?;
     let mut rows = statement.query([id])?;
@@ -236,6 +237,7 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
         running,
         last_run: last_run(tx, id)?,
         usage: row.cached_usage(13)?,
+        cost: Money::from_nanos(row.number(17)?),
         head: row.seq(5)?,
         title: text(7)?,
         last_message: text(8)?,

@@ -16,7 +16,8 @@
 //! | `attachments` | the bytes of what prompts brought along; what they are is in `events` |
 //! | `idempotency` | which run a key stands for |
 //! | `usage` | what every model call cost |
-//! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
+//! | `usage_days` | the sums of that for each day, owner, agent and model: what a month cost is asked at every start |
+//! | `calls` | those under way: what a killed daemon had reserved for them is counted at the next start |
 //! | `memories` | what is remembered for owners, with what it is found by |
 //! | `memory_owners` | how much that is for each |
 //! | `devices` | the paired devices |
@@ -180,6 +181,10 @@ fn add_functions(db: &Connection) -> rusqlite::Result<()> {
     db.create_scalar_function("key_agent", 1, flags, |arguments| {
         let key: String = arguments.get(0)?;
         Ok(SessionKey::parse(&unowned(&key)).map_or_else(|_| String::new(), |key| key.agent().into_owned()))
+    })?;
+    db.create_scalar_function("key_owner", 1, flags, |arguments| {
+        let key: String = arguments.get(0)?;
+        Ok(SessionKey::parse(&key).map_or_else(|_| String::new(), |key| key.owner().as_str().to_owned()))
     })?;
     // As it was told before; since then a session that was begun under a UUID has that as its first.
     db.create_scalar_function("conversation_id", 3, flags, |arguments| {

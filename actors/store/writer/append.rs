@@ -410,7 +410,8 @@ impl Writer {
             self.cached(
                 "UPDATE sessions SET reset = ?1, outcome = 0,
                      input_before = input_tokens, output_before = output_tokens,
-                     cache_read_before = cache_read_tokens, cache_write_before = cache_write_tokens
+                     cache_read_before = cache_read_tokens, cache_write_before = cache_write_tokens,
+                     cost_before = cost
                  WHERE id = ?2",
             )?
             .execute([seq, row])?;

@@ -47,7 +47,7 @@ use super::figures::Figures;
 use super::files::Files;
 use super::holdings::Holdings;
 use super::live::{Live, Place, Shared};
-use super::schema;
+use super::{schema, usage};
 use room::Room;
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
@@ -142,6 +142,13 @@ impl Writer {
         // Nothing is built on what a killed process left before it is known to be on the disk.
         secure(&db, &files).map_err(Unsure::into_error)?;
         schema::migrate(&mut db)?;
+        let interrupted = usage::count_interrupted(&mut db).map_err(|e| sql(&e))?;
+        if interrupted > 0 {
+            tracing::warn!(
+                calls = interrupted,
+                "calls of models were under way when the daemon was gone: what was reserved for them counts as spent"
+            );
+        }
         let opened = db
             .query_row(
                 "UPDATE meta SET opened = opened + 1, version = ? RETURNING opened",

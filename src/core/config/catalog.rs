@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, PluginName};
 use crate::prompt::settings::Settings;
 use crate::provider::ProviderKind;
+use crate::provider::facts::{KnownModels, ModelFacts};
 use crate::provider::model::ModelRef;
 use crate::tools::built_in::ToolGroup;
 
@@ -28,6 +29,8 @@ pub struct Catalog {
     pub providers: BTreeSet<String>,
     /// How each of them is let in at its service.
     pub access: BTreeMap<String, Access>,
+    /// What is known of models.
+    pub known: KnownModels,
     /// How often the heart of the default agent beats; none = never.
     pub heartbeat: Option<Duration>,
 }
@@ -116,6 +119,7 @@ impl Catalog {
             models,
             providers: config.providers.keys().cloned().collect(),
             access: config.providers.iter().map(access).collect(),
+            known: config.models.clone(),
             heartbeat: config.scheduler.heartbeat,
         }
     }
@@ -133,6 +137,11 @@ impl Catalog {
             self.models.extend(entry.filter(is_new));
         }
         self
+    }
+
+    /// What is known of a model.
+    pub fn facts(&self, model: &ModelRef) -> ModelFacts {
+        self.known.of(model)
     }
 
     /// The model that somebody names for an agent's sessions: `PROVIDER/MODEL`, or the bare name of a
@@ -202,6 +211,7 @@ mod tests {
                 .to_vec(),
             providers: ["one".into(), "two".into()].into(),
             access: BTreeMap::new(),
+            known: KnownModels::default(),
             heartbeat: None,
         };
         assert_eq!(catalog.find("x", "two/vendor/other").unwrap(), model("two", "vendor/other"));

@@ -17,7 +17,7 @@ const SAMPLE: &str = include_str!("../../../gateway.toml");
 
 /// One of each section that has a free name or is an item of a list, so that its keys are read; of
 /// providers more, so that a default that depends on another key is found not to be one.
-const ONE_OF_EACH: &str = "[[auth.api_keys]]\n[agents.main]\n[[bindings]]\n[[plugins]]\nsettings = { a = \"\" }\n[channels.x]\n[[approvals.rules]]\n[[mcp]]\nenv = { A = \"\" }\n[secrets.key]\n\
+const ONE_OF_EACH: &str = "[[auth.api_keys]]\n[agents.main]\n[[bindings]]\n[[plugins]]\nsettings = { a = \"\" }\n[channels.x]\n[[approvals.rules]]\n[[budgets.rules]]\n[models.x]\n[[mcp]]\nenv = { A = \"\" }\n[secrets.key]\n\
     [providers.anthropic]\n[providers.openai]\n[providers.lab]\nkind = \"openai\"\nbase_url = \"http://lab\"\nheaders = { A = \"\" }\n";
 
 /// A configuration key and what it accepts.
@@ -31,10 +31,19 @@ pub(super) struct Key {
 /// The values that a key accepts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
-    Integer { least: u64, most: u64 },
+    Integer {
+        least: u64,
+        most: u64,
+    },
     Text,
     Choice(Vec<&'static str>),
     Texts,
+    /// A number from 0 on that may have a fraction.
+    Decimal {
+        most: f64,
+    },
+    /// Yes or no.
+    Flag,
 }
 
 /// All keys, as `section.key`; `*` stands for a free name, `[]` for the items of a list.
@@ -182,6 +191,8 @@ impl Key {
             Kind::Text => json!({ "type": "string" }),
             Kind::Choice(names) => json!({ "type": "string", "enum": names }),
             Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+            Kind::Decimal { most } => json!({ "type": "number", "minimum": 0, "maximum": most }),
+            Kind::Flag => json!({ "type": "boolean" }),
         };
         if let Some(default) = &self.default {
             schema["default"] = default.clone();

@@ -84,6 +84,7 @@ impl Layers {
         let kind = match value {
             Value::Text(text) | Value::Env(text) => ValueKind::String(text),
             Value::Integer(number) => ValueKind::I64(number),
+            Value::Decimal(text) => text.parse().map_or(ValueKind::String(text), ValueKind::Float),
             Value::Bool(flag) => ValueKind::Boolean(flag),
             Value::List(nodes) => {
                 ValueKind::Array(nodes.into_iter().map(|node| self.value(node, None)).collect())
@@ -112,6 +113,7 @@ impl Layers {
             ValueKind::String(text) if matches!(origin, Origin::Env(_)) => Value::Env(text),
             ValueKind::String(text) => Value::Text(text),
             ValueKind::I64(number) => Value::Integer(number),
+            ValueKind::Float(number) => Value::Decimal(number.to_string()),
             ValueKind::Boolean(flag) => Value::Bool(flag),
             ValueKind::Array(values) => {
                 Value::List(values.into_iter().map(|value| self.node(value, &mut Vec::new())).collect())

@@ -15,7 +15,7 @@ use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
     Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Scheduler, Store, Xeno, approvals,
-    channels, credentials, mcp, models, plugins,
+    channels, credentials, mcp, models, plugins, spending,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
@@ -23,7 +23,6 @@ use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
 use crate::ids::AgentId;
 use crate::prompt::run_options::PROMPT_COST;
-use crate::provider::meter::Budgets;
 use crate::schedule::Cron;
 
 /// The plugins that ship in the binary.
@@ -189,13 +188,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
 
     let sandbox = plugins::sandbox(root.section(r, "sandbox"), r);
 
-    let mut section = root.section(r, "budgets");
-    let budgets = Budgets {
-        session: section.integer(r, "session", 0, 0..=u64::MAX),
-        daily: section.integer(r, "daily", 0, 0..=u64::MAX),
-        monthly: section.integer(r, "monthly", 0, 0..=u64::MAX),
-    };
-    section.finish(r);
+    let budgets = spending::budgets(root.section(r, "budgets"), r, &named);
+    let models = spending::models(root.section(r, "models"), r, &providers);
 
     let limits = limits(root.section(r, "limits"), r);
 
@@ -248,6 +242,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         channels,
         sandbox,
         approvals,
+        models,
         budgets,
         limits,
         memory,
@@ -460,7 +455,7 @@ fn xeno(mut s: Section, r: &mut Report, home: &Path) -> Xeno {
     xeno
 }
 
-fn check_agent(r: &mut Report, at: &Origin, key: &str, name: &str, agents: &BTreeSet<&str>) {
+pub(super) fn check_agent(r: &mut Report, at: &Origin, key: &str, name: &str, agents: &BTreeSet<&str>) {
     if agents.contains(name) {
         return;
     }

@@ -23,6 +23,7 @@ mod plugins;
 pub mod request;
 mod restart;
 mod section;
+mod spending;
 mod tree;
 
 #[cfg(test)]
@@ -54,7 +55,8 @@ use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
 use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
-use crate::provider::meter::Budgets;
+use crate::provider::budget::Budgets;
+use crate::provider::facts::KnownModels;
 use crate::provider::model::ModelRef;
 use crate::skill::{self, AgentSkills};
 use crate::tools::built_in::ToolGroup;
@@ -89,6 +91,8 @@ pub struct Config {
     pub sandbox: Sandbox,
     /// `[approvals]`
     pub approvals: Approvals,
+    /// `[models]`: what is known of models where their providers don't say it.
+    pub models: KnownModels,
     /// `[budgets]`
     pub budgets: Budgets,
     /// `[limits]`

@@ -202,6 +202,68 @@ impl Section {
         }
     }
 
+    /// A whole number; none where it is not written.
+    pub(super) fn whole(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        allowed: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        let kind = Kind::Integer { least: *allowed.start(), most: *allowed.end() };
+        let node = self.take_known(report, key, kind, None)?;
+        let number = match &node.value {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            Value::Env(text) => text.trim().replace('_', "").parse().ok(),
+            _ => None,
+        };
+        let Some(number) = number.filter(|number| allowed.contains(number)) else {
+            let (least, most) = (allowed.start(), allowed.end());
+            self.wrong(report, key, &node, &format!("a whole number from {least} to {most}"));
+            return None;
+        };
+        self.says(report, key, json!(number));
+        Some(number)
+    }
+
+    /// A number from 0 to `most` that may have a fraction; `default` where it is not written or is none.
+    pub(super) fn decimal(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        default: Option<f64>,
+        most: f64,
+    ) -> Option<f64> {
+        let Some(node) = self.take_known(report, key, Kind::Decimal { most }, default.map(as_written)) else {
+            return default;
+        };
+        let number = match &node.value {
+            Value::Integer(number) => Some(*number as f64),
+            Value::Decimal(text) | Value::Env(text) => text.trim().replace('_', "").parse().ok(),
+            _ => None,
+        };
+        let Some(number) = number.filter(|number| (0.0..=most).contains(number)) else {
+            self.wrong(report, key, &node, &format!("a number from 0 to {most}"));
+            return default;
+        };
+        self.says(report, key, as_written(number));
+        Some(number)
+    }
+
+    /// Yes or no; none where it is not written.
+    pub(super) fn flag(&mut self, report: &mut Report, key: &'static str) -> Option<bool> {
+        let node = self.take_known(report, key, Kind::Flag, None)?;
+        let flag = match &node.value {
+            Value::Bool(flag) => Some(*flag),
+            Value::Env(text) => text.trim().parse().ok(),
+            _ => None,
+        };
+        match flag {
+            Some(flag) => self.says(report, key, json!(flag)),
+            None => self.wrong(report, key, &node, "true or false"),
+        }
+        flag
+    }
+
     /// [`Self::integer`] for what this machine counts in.
     pub(super) fn count(
         &mut self,
@@ -431,6 +493,11 @@ fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
+/// A number as people write it: a whole one without a fraction.
+fn as_written(number: f64) -> Json {
+    if number.fract() == 0.0 && number < 9e15 { json!(number as u64) } else { json!(number) }
+}
+
 fn describe(value: &Value) -> String {
     const CHARS_MAX: usize = 60;
     let short = |text: &str| {
@@ -440,6 +507,7 @@ fn describe(value: &Value) -> String {
     match value {
         Value::Text(text) | Value::Env(text) => short(text),
         Value::Integer(number) => number.to_string(),
+        Value::Decimal(number) => number.clone(),
         Value::Bool(flag) => flag.to_string(),
         Value::List(_) => "a list".into(),
         Value::Table(_) => "a section".into(),

@@ -10,6 +10,8 @@ use serde_json::json;
 use super::*;
 use crate::access::authority::digest;
 use crate::conversation::approval::Toolbox;
+use crate::provider::budget::{Among, BudgetRule, Caps};
+use crate::provider::price::{Money, Rate};
 use crate::scope::Scope;
 use crate::scope::Scopes;
 use crate::tools::call::ToolCall;
@@ -122,7 +124,9 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
             section = format!("{}[]", name.0);
         } else if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             section = match name.0.split_once('.') {
-                Some((free @ ("agents" | "channels" | "providers" | "secrets"), _)) => format!("{free}.*"),
+                Some((free @ ("agents" | "channels" | "models" | "providers" | "secrets"), _)) => {
+                    format!("{free}.*")
+                }
                 _ => name.0.to_owned(),
             };
         } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
@@ -168,7 +172,10 @@ fn later_layers_win_key_by_key() {
         listen: vec!["127.0.0.1:2", "[::1]:3"],
     };
     let config = given.config();
-    assert_eq!(config.budgets, Budgets { session: 1, daily: 2, monthly: 3 });
+    assert_eq!(
+        config.budgets,
+        Budgets { session: 1, all: Caps { daily: 2, monthly: 3, ..Caps::default() }, ..Budgets::default() }
+    );
     assert_eq!(config.limits.queue, 1);
     assert_eq!(config.gateway.listen, ["127.0.0.1:2".parse().unwrap(), "[::1]:3".parse().unwrap()]);
 }
@@ -853,7 +860,7 @@ fn an_edit_changes_what_is_asked_and_nothing_else() {
         "{new}"
     );
     let config = toml(&new).config();
-    assert_eq!((config.limits.queue, config.memory.episodic_turns, config.budgets.daily), (30, 6, 0));
+    assert_eq!((config.limits.queue, config.memory.episodic_turns, config.budgets.all.daily), (30, 6, 0));
     assert_eq!((config.plugins[0].limits.fuel, config.plugins[1].limits.fuel), (10, 20));
     assert_eq!(config.bindings[0].channel.as_deref(), Some("x"));
     assert!(config.agents.contains_key(&AgentId::from("work")));
@@ -1303,5 +1310,70 @@ tool = "*"
     ] {
         let complaints = toml(text).complaints();
         assert!(complaints.iter().any(|complaint| complaint.contains(says)), "{text}\n{complaints:?}");
+    }
+}
+
+#[test]
+fn budgets_in_money_and_what_is_known_of_models_are_read() {
+    let text = r#"
+[providers.lab]
+kind = "openai"
+base_url = "http://127.0.0.1:1/v1"
+[budgets]
+daily_cost = 0.25
+session_cost = 2
+[[budgets.rules]]
+agent = "main"
+principal = "*"
+monthly = 9
+[models."lab/m.1"]
+context_window = 8192
+images = false
+input_price = 2.5
+output_price = 10
+[models."lab/*"]
+reasoning = true
+"#;
+    let (config, _) =
+        toml(text).read().unwrap_or_else(|complaints| panic!("{}", lines(&complaints).join("\n")));
+    let dollars = |dollars| Money::from_dollars(dollars).unwrap();
+    let budgets = &config.budgets;
+    assert_eq!((budgets.session_cost, budgets.all.daily_cost), (dollars(2.0), dollars(0.25)));
+    let rule = BudgetRule {
+        agent: Among::One("main".into()),
+        principal: Among::Each,
+        caps: Caps { monthly: 9, ..Caps::default() },
+    };
+    assert_eq!(budgets.rules, [rule]);
+    let facts = config.models.of(&ModelRef { provider: "lab".into(), model: "m.1".into() });
+    assert_eq!((facts.context_window, facts.images, facts.reasoning), (Some(8192), Some(false), Some(true)));
+    assert_eq!(facts.price.map(|price| price.input), Rate::per_million(2.5));
+
+    let wrong = r#"
+[budgets]
+daily_cost = -1
+monthly_cost = "much"
+[[budgets.rules]]
+daily = 5
+[[budgets.rules]]
+agent = "nobody"
+[models.m]
+images = "yes"
+[models."other/m"]
+input_price = 1
+"#;
+    let complaints = toml(wrong).complaints();
+    for says in [
+        "budgets.daily_cost: expected a number from 0 to 1000000, found -1",
+        "budgets.monthly_cost: expected a number from 0 to 1000000, found \"much\"",
+        "name an agent or a principal",
+        "there is no agent \"nobody\"",
+        "no budget is named",
+        "images: expected true or false, found \"yes\"",
+        "expected PROVIDER/MODEL",
+        "there is no provider \"other\"",
+        "a price needs both input_price and output_price",
+    ] {
+        assert!(complaints.iter().any(|c| c.contains(says)), "no {says} in\n{}", complaints.join("\n"));
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct Node {
 pub(super) enum Value {
     Text(String),
     Integer(i64),
+    /// A number with a fraction, as it is written.
+    Decimal(String),
     Bool(bool),
     List(Vec<Node>),
     Table(Table),
@@ -122,6 +124,7 @@ impl Value {
         match self {
             Self::Text(text) | Self::Env(text) => Json::from(text.as_str()),
             Self::Integer(number) => Json::from(*number),
+            Self::Decimal(text) => text.parse::<f64>().map_or(Json::Null, Json::from),
             Self::Bool(flag) => Json::from(*flag),
             Self::List(list) => list.iter().map(|node| node.value.to_json()).collect(),
             Self::Table(table) => {
@@ -231,7 +234,7 @@ fn value_of(item: &Item, at: &dyn Fn(Option<Range<usize>>) -> Origin) -> Value {
             toml_edit::Value::String(text) => Value::Text(text.value().clone()),
             toml_edit::Value::Integer(number) => Value::Integer(*number.value()),
             toml_edit::Value::Boolean(flag) => Value::Bool(*flag.value()),
-            toml_edit::Value::Float(_) => Value::Other("a number with a fraction"),
+            toml_edit::Value::Float(number) => Value::Decimal(number.value().to_string()),
             toml_edit::Value::Datetime(_) => Value::Other("a date"),
             toml_edit::Value::InlineTable(table) => Value::Table(table_of(table, at)),
             toml_edit::Value::Array(values) => Value::List(

@@ -15,7 +15,7 @@ use crate::prompt::attachment::Attachment;
 use crate::prompt::local_file::LocalFile;
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Patch;
-use crate::provider::meter::Budget;
+use crate::provider::budget::Budget;
 use crate::target::Target;
 use crate::time::Timestamp;
 

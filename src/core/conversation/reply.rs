@@ -4,8 +4,9 @@ use crate::conversation::event::Logged;
 use crate::conversation::transcript::{History, Role, Transcript};
 use crate::ids::{CallId, Owner, PluginName, RunId, Seq, SessionKey};
 use crate::prompt::settings::Settings;
-use crate::provider::meter::Budget;
+use crate::provider::budget::Budget;
 use crate::provider::model::ModelRef;
+use crate::provider::price::Money;
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
@@ -251,6 +252,8 @@ pub struct SessionRow {
     pub last_run: Option<LastRun>,
     /// What its runs cost since the last reset.
     pub usage: Usage,
+    /// What that costs, where prices are known.
+    pub cost: Money,
     /// The number of its last event.
     pub head: Seq,
     /// The first thing a user said, cut short; where it was asked for.

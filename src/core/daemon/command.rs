@@ -11,7 +11,7 @@ use crate::daemon::presence::{Presence, PresenceReport};
 use crate::error::Error;
 use crate::ids::LaneName;
 use crate::provider::model::ModelRef;
-use crate::provider::usage::Usage;
+use crate::provider::tally::Tally;
 use crate::skill::SkillList;
 use crate::time::Timestamp;
 
@@ -222,8 +222,6 @@ pub struct DayUsage {
     pub day: Timestamp,
     /// The model that was called.
     pub model: ModelRef,
-    /// The tokens read and written.
-    pub usage: Usage,
-    /// How many calls were made.
-    pub calls: u64,
+    /// What its calls came to.
+    pub tally: Tally,
 }

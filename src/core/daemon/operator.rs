@@ -14,8 +14,9 @@ use crate::daemon::command::Status;
 use crate::ids::{AgentId, ConnectionId, Owner, PluginName, Seq, SessionKey};
 use crate::memory::{Kind, Tier};
 use crate::prompt::settings::Settings;
-use crate::provider::meter::Budget;
-use crate::provider::usage::{Usage, UsageTotals};
+use crate::provider::budget::Budget;
+use crate::provider::model::ModelRef;
+use crate::provider::tally::{Tally, UsageTotals};
 use crate::time::Timestamp;
 use crate::tools::audit::CallUsage;
 use crate::tools::plugin::{PluginSummary, Unloaded};
@@ -59,6 +60,8 @@ area! {
         SettleUnsent(SettleUnsent) => Settled(Settled),
         /// The tokens spent, and what the budgets leave.
         Usage(ReadUsage) => Usage(UsageReport),
+        /// How the caches of providers were used.
+        Caches(ReadCaches) => Caches(CacheReport),
         /// All sessions, the latest used first.
         Sessions(ListAllSessions) => Sessions(SessionPage),
         /// The session of a key; where there is none, the refusal names those that may have been meant.
@@ -115,6 +118,8 @@ pub enum OperatorReply {
     Settled(Settled),
     /// To `Usage`.
     Usage(UsageReport),
+    /// To `Caches`.
+    Caches(CacheReport),
     /// To `Sessions`.
     Sessions(SessionPage),
     /// To `FindSession`.
@@ -162,6 +167,7 @@ impl OperatorCommand {
             Self::SettleUnsent(SettleUnsent { is_resent: true, .. }) => "admin.channel.resend",
             Self::SettleUnsent(_) => "admin.channel.drop",
             Self::Usage(_) => "admin.usage",
+            Self::Caches(_) => "admin.usage.cache",
             Self::Sessions(_) => "admin.sessions",
             Self::FindSession(_) => "admin.session",
             Self::Events(_) => "admin.session.show",
@@ -623,6 +629,8 @@ pub enum UsageGroup {
     Day,
     /// By agent.
     Agent,
+    /// By the principal that the session belongs to.
+    Principal,
     /// The model of a provider.
     Model,
     /// By session.
@@ -632,12 +640,10 @@ pub enum UsageGroup {
 /// What was spent on one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageShare {
-    /// Which: `2026-01-31`, an agent, `provider/model` or a session's key.
+    /// Which: `2026-01-31`, an agent, a principal (empty: the operators), `provider/model` or a session's key.
     pub of: String,
-    /// The tokens of this row.
-    pub usage: Usage,
-    /// How many calls were made.
-    pub calls: u64,
+    /// What its calls came to.
+    pub tally: Tally,
     /// When the last of them ended.
     pub last: Timestamp,
 }
@@ -655,6 +661,60 @@ pub struct UsageReport {
     pub shares: Vec<UsageShare>,
     /// Whether rows were left out.
     pub has_more: bool,
+}
+
+/// Report how the caches of providers were used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadCaches {
+    /// In so many days, today among them.
+    pub days: u64,
+    /// At most so many rows.
+    pub limit: usize,
+}
+
+/// How caches were used, by session and model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheReport {
+    /// Since when it is looked at.
+    pub since: Timestamp,
+    /// Those first that read most.
+    pub shares: Vec<CacheShare>,
+    /// Whether rows were left out.
+    pub has_more: bool,
+}
+
+/// How the cache of a model was used in a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheShare {
+    /// The session's key.
+    pub session: String,
+    /// The model.
+    pub model: ModelRef,
+    /// How many calls were made.
+    pub calls: u64,
+    /// What they read.
+    pub input_tokens: u64,
+    /// Of that, from a cache.
+    pub cache_read_tokens: u64,
+    /// Of that, put into one.
+    pub cache_write_tokens: u64,
+    /// How many calls had less than half of the request before them from a cache.
+    pub missed: u64,
+    /// Of these, those that asked another model than the request before.
+    pub by_model: u64,
+    /// Of these, those with other tools.
+    pub by_tools: u64,
+    /// Of these, those with another system prompt.
+    pub by_system: u64,
+    /// Of these, those whose earlier messages were not as before.
+    pub by_messages: u64,
+    /// Of these, those where nothing had changed, more than five minutes after the last one.
+    pub by_time: u64,
+    /// Of these, those where nothing had changed and no time had gone by: the provider has no cache, or did not
+    /// use it. Why the rest was missed is not known.
+    pub by_provider: u64,
+    /// When the last of them ended.
+    pub last: Timestamp,
 }
 
 /// How much is remembered for one owner.

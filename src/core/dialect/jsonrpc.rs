@@ -86,6 +86,12 @@ pub fn answer(id: &Value, outcome: Result<Value, Error>) -> String {
             if let Some(Detail::RetryAfter(after)) = &error.detail {
                 data["retry_after_ms"] = json!(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
             }
+            if let Some(Detail::Budget(met)) = &error.detail {
+                data["budget"] = json!({
+                    "name": met.name.name(), "used": met.used, "limit": met.limit,
+                    "resets_ms": met.resets.map(|at| at.as_millis()),
+                });
+            }
             failure(id, code, &error.message, Some(data))
         }
     }

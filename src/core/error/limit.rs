@@ -25,8 +25,11 @@ macro_rules! limits {
 
 limits! {
     SessionTokens = "session", "Tokens of a session.";
+    SessionCost = "session_cost", "Money of a session, in billionths of a dollar.";
     DailyTokens = "daily", "Tokens of a day.";
+    DailyCost = "daily_cost", "Money of a day, in billionths of a dollar.";
     MonthlyTokens = "monthly", "Tokens of a month.";
+    MonthlyCost = "monthly_cost", "Money of a month, in billionths of a dollar.";
     AgentTokens = "max_tokens", "Tokens of an agent that works for a session.";
     Queue = "limits.queue", "Prompts that wait in a session.";
     Sessions = "limits.sessions", "Sessions of an owner.";

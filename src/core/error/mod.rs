@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::error::credential::{CredentialFault, PairingRequired};
 use crate::error::limit::Limit;
 use crate::scope::Scope;
+use crate::time::Timestamp;
 
 /// What kind of failure it is. Closed: a dialect's `match` over it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +113,8 @@ pub enum Detail {
         /// The bound itself, in its own unit.
         limit: u64,
     },
+    /// A budget does not hold what was asked for.
+    Budget(Box<BudgetMet>),
     /// How many bytes of an upload have come: where it goes on.
     Received(u64),
     /// A model provider let us in no longer: its key is missing, wrong or not enough.
@@ -120,6 +123,19 @@ pub enum Detail {
     Credential(CredentialFault),
     /// The device has to be approved first.
     Pairing(Box<PairingRequired>),
+}
+
+/// How a budget stood that was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetMet {
+    /// The name of the bound, which says what it counts.
+    pub name: Limit,
+    /// What was used and reserved.
+    pub used: u64,
+    /// The bound itself.
+    pub limit: u64,
+    /// When it starts at zero again; none where it never does.
+    pub resets: Option<Timestamp>,
 }
 
 /// A failure, as clients, event logs and operators are told of it.

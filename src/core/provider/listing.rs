@@ -5,6 +5,8 @@
 
 use serde_json::Value;
 
+use super::described;
+use super::facts::ModelFacts;
 use crate::error::{Error, ErrorCode};
 
 /// The largest answer that is read, in bytes.
@@ -43,16 +45,24 @@ pub fn has(models: &[String], model: &str) -> bool {
 /// # Errors
 /// `Provider` where it is no list of models; it says which `provider`.
 pub fn read(provider: &str, answer: &[u8]) -> Result<Vec<String>, Error> {
+    Ok(read_facts(provider, answer)?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The same with what it says of each.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_facts(provider: &str, answer: &[u8]) -> Result<Vec<(String, ModelFacts)>, Error> {
     let no_list =
         || ErrorCode::Provider.error(format!("{provider} answered with something else than models"));
     let answer: Value = serde_json::from_slice(answer).map_err(|_| no_list())?;
     let listed = [&answer["data"], &answer["models"], &answer].into_iter().find_map(Value::as_array);
-    let mut models: Vec<String> = Vec::new();
+    let mut models = Vec::new();
     for model in listed.ok_or_else(no_list)? {
         let names = [&model["id"], &model["model"], &model["name"], model];
         let Some(name) = names.into_iter().find_map(Value::as_str) else { continue };
         if !name.trim().is_empty() && name.len() <= NAME_BYTES_MAX && models.len() < MODELS_MAX {
-            models.push(name.to_owned());
+            models.push((name.to_owned(), described::facts(model)));
         }
     }
     Ok(models)

@@ -3,12 +3,15 @@
 //! A request goes out as the bytes of a JSON body; what comes back goes, chunk by chunk and split
 //! anywhere, into a decoder that yields [`Delta`]s.
 
+pub mod budget;
 pub mod meter;
 
 pub mod address;
 pub mod anthropic;
 pub mod breaker;
 mod decoder;
+mod described;
+pub mod facts;
 mod failure;
 pub mod fault;
 pub mod format;
@@ -21,12 +24,15 @@ pub mod notice;
 pub mod offline;
 pub mod openai;
 mod page;
+pub mod prefix;
+pub mod price;
 pub mod proxy;
 pub mod quirks;
 pub mod reduce;
 pub mod responses;
 pub mod retry;
 pub mod sse;
+pub mod tally;
 pub mod thought;
 pub mod usage;
 

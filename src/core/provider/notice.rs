@@ -11,11 +11,14 @@ pub enum NoticeKind {
     Incomplete,
     /// Less was sent than was to be: the model or its server can't take it.
     Reduced,
+    /// A budget is near its end.
+    Budget,
 }
 
 impl NoticeKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Retrying, Self::Fallback, Self::Incomplete, Self::Reduced];
+    pub const ALL: [Self; 5] =
+        [Self::Retrying, Self::Fallback, Self::Incomplete, Self::Reduced, Self::Budget];
 
     /// Its name, in the event log and in protocols.
     pub const fn name(self) -> &'static str {
@@ -24,6 +27,7 @@ impl NoticeKind {
             Self::Fallback => "fallback",
             Self::Incomplete => "incomplete",
             Self::Reduced => "reduced",
+            Self::Budget => "budget",
         }
     }
 

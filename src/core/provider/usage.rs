@@ -49,12 +49,3 @@ impl std::ops::AddAssign for Usage {
         self.cache_write_tokens = self.cache_write_tokens.saturating_add(other.cache_write_tokens);
     }
 }
-
-/// What was spent in the current day and month.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageTotals {
-    /// Since the start of the day.
-    pub day: Usage,
-    /// Since the start of the month.
-    pub month: Usage,
-}

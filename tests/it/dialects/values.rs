@@ -33,9 +33,11 @@ use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::{Assignment, Settings};
 use clawmux_core::prompt::thinking::Thinking;
-use clawmux_core::provider::meter::{Budget, Period};
+use clawmux_core::provider::budget::{Budget, Period, Unit, Whose};
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::{Notice, NoticeKind};
+use clawmux_core::provider::price::Money;
+use clawmux_core::provider::tally::Tally;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::{JobReply, Ran, Started};
@@ -352,8 +354,12 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
             Ok(DayUsage {
                 day: time(day, "day"),
                 model: ModelRef { provider: text(day, "provider"), model: text(day, "model") },
-                usage: usage_of(day),
-                calls: count(day, "calls"),
+                tally: Tally {
+                    usage: usage_of(day),
+                    cost: Money::from_nanos(count(day, "cost")),
+                    calls: count(day, "calls"),
+                    unpriced: count(day, "unpriced"),
+                },
             })
         })?)),
         "agent" => Reply::SubAgent(SubAgentReply::Status(Box::new(agent_of(value)?))),
@@ -456,6 +462,9 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
         "cleared" => Reply::Session(SessionReply::Cleared(Cleared { session: key_of(&text_of(value))? })),
         "budget" => Reply::Session(SessionReply::Budget(list(value, |budget| {
             Ok(Budget {
+                whose: Whose::default(),
+                unit: Unit::Tokens,
+                resets: None,
                 period: match budget["period"].as_str() {
                     Some("session") => Period::Session,
                     Some("daily") => Period::Daily,
@@ -703,6 +712,7 @@ fn row_of(value: &Value) -> Result<SessionRow, String> {
             is_aborted: run["aborted"] == true,
         }),
         usage: usage_of(value),
+        cost: Money::default(),
         head: Seq(count(value, "head")),
         title: word(value, "title"),
         last_message: word(value, "last"),

@@ -7,14 +7,11 @@ use super::method::{Method, Request, ask, method};
 use super::usage::budget;
 use crate::daemon::operator::{AgentModels, DaemonInfo, DaemonStatus, GetDaemonStatus, Snapshot};
 use crate::error::Error;
-use crate::provider::meter::{Budget, Period};
+use crate::provider::budget::{Budget, NEAR_PERCENT, Period, Unit};
 use crate::time::Timestamp;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.status", "{}", status)];
-
-/// A budget is near its end once so much of it is spent or set aside, in percent.
-const NEAR_PERCENT: u64 = 80;
 
 /// What is said where nobody can show a credential that holds.
 pub const LOCKED_OUT: &str = "every credential has expired or was revoked, so clients can connect only over the Unix \
@@ -210,15 +207,15 @@ fn silent(observed: &Snapshot, found: &mut Vec<String>) {
 }
 
 fn near_its_end(budget: &Budget) -> Option<String> {
-    let taken = budget.used.saturating_add(budget.reserved);
-    if budget.period == Period::Session || budget.limit == 0 {
+    let taken = budget.taken();
+    if budget.period == Period::Session || !budget.is_near_with(taken) {
         return None;
     }
     let percent = u128::from(taken) * 100 / u128::from(budget.limit);
-    (percent >= u128::from(NEAR_PERCENT)).then(|| {
-        let (name, limit) = (budget.period.name(), budget.limit);
-        format!("the {name} budget is at {percent} %: {taken} of {limit} tokens")
-    })
+    let (name, whose, unit) = (budget.period.name(), budget.whose.words(), budget.unit);
+    let (taken, limit) = (unit.said(taken), unit.said(budget.limit));
+    let tokens = if unit == Unit::Tokens { " tokens" } else { "" };
+    Some(format!("the {name} budget{whose} is at {percent} %: {taken} of {limit}{tokens}"))
 }
 
 #[cfg(test)]
@@ -285,7 +282,15 @@ mod tests {
             Snapshot { silent, ..leaf("hub", json!({})) },
         ];
         let tree = Snapshot { children, ..leaf("gateway", json!({})) };
-        let of = |period, used, limit| Budget { period, used, reserved: 1, limit };
+        let of = |period, used, limit| Budget {
+            whose: crate::provider::budget::Whose::default(),
+            period,
+            unit: Unit::Tokens,
+            used,
+            reserved: 1,
+            limit,
+            resets: None,
+        };
         let budgets =
             [of(Period::Daily, 799, 1000), of(Period::Monthly, 9, 0), of(Period::Monthly, 700, 1000)];
         let found = problems(&tree, &budgets);

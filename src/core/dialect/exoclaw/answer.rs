@@ -15,8 +15,9 @@ use crate::conversation::transcript::{self, Role};
 use crate::daemon::command;
 use crate::dialect::admin;
 use crate::ids::{ApprovalId, Owner, RunId, Seq};
-use crate::provider::meter::Budget;
+use crate::provider::budget::{Budget, Unit, Whose};
 use crate::provider::model::ModelRef;
+use crate::provider::price::Money;
 use crate::tools::plugin::{self, PluginSummary};
 
 /// What ends a mark that stands for an answer and not for its prompt.
@@ -110,10 +111,31 @@ pub(super) fn models(id: &Id, catalog: &Catalog) -> String {
     struct Model {
         model: String,
         available: bool,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        context_window: Option<u64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        max_output_tokens: Option<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        images: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reasoning: Option<bool>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input_price: Option<f64>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        output_price: Option<f64>,
     }
-    let models = catalog.models.iter().map(|entry| Model {
-        model: entry.model.to_string(),
-        available: catalog.is_available(&entry.model.provider),
+    let models = catalog.models.iter().map(|entry| {
+        let facts = catalog.facts(&entry.model);
+        Model {
+            model: entry.model.to_string(),
+            available: catalog.is_available(&entry.model.provider),
+            context_window: facts.context_window,
+            max_output_tokens: facts.max_output_tokens,
+            images: facts.images,
+            reasoning: facts.reasoning,
+            input_price: facts.price.map(|price| price.input.dollars_per_million()),
+            output_price: facts.price.map(|price| price.output.dollars_per_million()),
+        }
     });
     result(id, &models.collect::<Vec<_>>())
 }
@@ -243,18 +265,25 @@ pub(super) fn decided(id: &Id, approval: &ApprovalId, decided: &approval::Decisi
     result(id, &Decided { id: approval.as_str(), decision: decision(decided) })
 }
 
-/// The answer to `budget.status`: by the name of each period, in alphabetical order.
+/// The answer to `budget.status`: everybody's budgets and the session's, by name, in alphabetical order. Those in
+/// money, in dollars, only where there are any.
 pub(super) fn budgets(id: &Id, budgets: &[Budget]) -> String {
     #[derive(Serialize)]
-    struct Figures {
-        limit: u64,
-        reserved: u64,
-        used: u64,
+    #[serde(untagged)]
+    enum Figures {
+        Tokens { limit: u64, reserved: u64, used: u64 },
+        Dollars { limit: f64, reserved: f64, used: f64 },
     }
-    let figures =
-        |budget: &Budget| Figures { limit: budget.limit, reserved: budget.reserved, used: budget.used };
-    let by_period = budgets.iter().map(|budget| (budget.period.name(), figures(budget)));
-    result(id, &by_period.collect::<BTreeMap<_, _>>())
+    let dollars = |nanos| Money::from_nanos(nanos).dollars();
+    let figures = |&Budget { unit, limit, reserved, used, .. }: &Budget| match unit {
+        Unit::Tokens => Figures::Tokens { limit, reserved, used },
+        Unit::Money => {
+            Figures::Dollars { limit: dollars(limit), reserved: dollars(reserved), used: dollars(used) }
+        }
+    };
+    let everybodys = budgets.iter().filter(|budget| budget.whose == Whose::default());
+    let by_name = everybodys.map(|budget| (budget.name(), figures(budget)));
+    result(id, &by_name.collect::<BTreeMap<_, _>>())
 }
 
 /// The answer to `plugin.list`.

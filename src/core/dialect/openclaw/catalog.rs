@@ -9,11 +9,7 @@ use crate::config::catalog::{AgentEntry, ModelEntry};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
-use crate::provider::ProviderKind;
 use crate::provider::model::ModelRef;
-
-/// What clients are told of a context window that nobody named. They show it and do nothing else.
-pub(super) const CONTEXT_TOKENS: u64 = 128_000;
 
 /// How clients name a model.
 pub(super) fn model_name(model: &ModelRef) -> String {
@@ -69,10 +65,18 @@ impl OpenClaw {
             "id": entry.model.model,
             "name": entry.model.model,
             "provider": entry.model.provider,
-            "reasoning": entry.kind == ProviderKind::Anthropic,
-            "input": ["text", "image"],
             "available": is_available,
         });
+        let facts = self.setup.catalog.facts(&entry.model);
+        if let Some(tokens) = facts.context_window {
+            value["contextWindow"] = tokens.into();
+        }
+        if let Some(reasoning) = facts.reasoning {
+            value["reasoning"] = reasoning.into();
+        }
+        if let Some(images) = facts.images {
+            value["input"] = if images { json!(["text", "image"]) } else { json!(["text"]) };
+        }
         if !is_available {
             value["unavailableReason"] = "missing-auth".into();
         }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Answered, Call, OpenClaw, Request, catalog, keys, misfit, target};
+use super::{Answered, Call, OpenClaw, Request, keys, misfit, target};
 use crate::conversation::command::{
     self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionFilter, Submit,
 };
@@ -113,7 +113,6 @@ impl OpenClaw {
             "inputTokens": usage["input"],
             "outputTokens": usage["output"],
             "totalTokens": usage["totalTokens"],
-            "contextTokens": catalog::CONTEXT_TOKENS,
             "hasActiveRun": !row.running.is_empty(),
             "activeRunIds": row.running.iter().map(RunId::as_str).collect::<Vec<_>>(),
             "status": status,
@@ -122,6 +121,9 @@ impl OpenClaw {
             value[name] = set.clone();
         }
         let model = row.model.as_ref().or_else(|| self.model_of(&agent));
+        if let Some(tokens) = model.and_then(|model| self.setup.catalog.facts(model).context_window) {
+            value["contextTokens"] = tokens.into();
+        }
         if let Some(model) = model {
             value["modelProvider"] = model.provider.as_str().into();
             value["model"] = model.model.as_str().into();

@@ -120,7 +120,8 @@ impl OpenClaw {
             if asked.key.as_ref().is_some_and(|key| known["key"] != key.as_str()) {
                 continue;
             }
-            let sum = Sum { usage: row.usage, calls: row.answered };
+            // By session it is known what was spent, not which calls had no price.
+            let sum = Sum { usage: row.usage, cost: row.cost, calls: row.answered, unpriced: 0 };
             whole.join(sum);
             by_agent.entry(row.session.agent().into_owned()).or_default().join(sum);
             by_channel.entry(row.session.channel().into_owned()).or_default().join(sum);
@@ -155,9 +156,9 @@ impl OpenClaw {
         let providers = by_provider.into_iter().map(
             |(provider, sum)| json!({ "provider": provider, "count": sum.calls, "totals": sum.to_value() }),
         );
-        let daily = by_day
-            .into_iter()
-            .map(|(date, sum)| json!({ "date": date, "tokens": sum.usage.total(), "cost": 0 }));
+        let daily = by_day.into_iter().map(
+            |(date, sum)| json!({ "date": date, "tokens": sum.usage.total(), "cost": sum.cost.dollars() }),
+        );
         let named = |name: &str, sums: BTreeMap<String, Sum>| -> Vec<Value> {
             sums.into_iter().map(|(of, sum)| json!({ name: of, "totals": sum.to_value() })).collect()
         };

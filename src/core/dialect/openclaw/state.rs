@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::wire::scope_name;
-use super::{Answered, Call, OpenClaw, Request, catalog, keys};
+use super::{Answered, Call, OpenClaw, Request, keys};
 use crate::access::About;
 use crate::daemon::announcement::{ChangeReason, SessionChange};
 use crate::daemon::command::{GetOverview, Overview};
@@ -129,8 +129,11 @@ impl OpenClaw {
 
     /// What a session has that is set to nothing.
     pub(super) fn session_defaults(&self) -> Value {
-        let mut value = json!({ "contextTokens": catalog::CONTEXT_TOKENS });
+        let mut value = json!({});
         if let Some(model) = self.model_of(self.default_agent()) {
+            if let Some(tokens) = self.setup.catalog.facts(model).context_window {
+                value["contextTokens"] = tokens.into();
+            }
             value["modelProvider"] = model.provider.as_str().into();
             value["model"] = model.model.as_str().into();
         }

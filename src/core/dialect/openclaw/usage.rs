@@ -1,4 +1,4 @@
-//! What was spent: tokens. What they cost in money is not known here, and said to be not known.
+//! What was spent: tokens, and money where what a model costs is known; how often it is not is said too.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use super::{Answered, Call, OpenClaw, Request, catalog};
 use crate::daemon::command::{DayUsage, ListUsage};
 use crate::dialect::Turn;
+use crate::provider::price::Money;
+use crate::provider::tally::Tally;
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
@@ -23,21 +25,27 @@ const DAYS_MAX: u32 = 366;
 pub(super) struct Sum {
     /// Tokens that were read and written.
     pub(super) usage: Usage,
+    /// What they cost.
+    pub(super) cost: Money,
     /// How many calls, or answers, that were.
     pub(super) calls: u64,
+    /// How many of them have no known price.
+    pub(super) unpriced: u64,
 }
 
 impl Sum {
     /// With the calls of a day.
     pub(super) fn add(&mut self, day: &DayUsage) {
-        self.usage += day.usage;
-        self.calls = self.calls.saturating_add(day.calls);
+        let Tally { usage, cost, calls, unpriced } = day.tally;
+        self.join(Self { usage, cost, calls, unpriced });
     }
 
     /// With another.
     pub(super) fn join(&mut self, other: Self) {
         self.usage += other.usage;
+        self.cost = self.cost.plus(other.cost);
         self.calls = self.calls.saturating_add(other.calls);
+        self.unpriced = self.unpriced.saturating_add(other.unpriced);
     }
 
     /// In the protocol's words.
@@ -48,12 +56,12 @@ impl Sum {
             "cacheRead": self.usage.cache_read_tokens,
             "cacheWrite": self.usage.cache_write_tokens,
             "totalTokens": self.usage.total(),
-            "totalCost": 0,
+            "totalCost": self.cost.dollars(),
             "inputCost": 0,
             "outputCost": 0,
             "cacheReadCost": 0,
             "cacheWriteCost": 0,
-            "missingCostEntries": self.calls,
+            "missingCostEntries": self.unpriced,
         })
     }
 }

@@ -147,7 +147,17 @@ impl Failure {
             _ => None,
         };
         let retry = (error.is_retryable() || after.is_some()).then_some(after);
-        Self { code, message: error.message.clone(), details: None, retry }
+        let details = match &error.detail {
+            Some(Detail::Budget(met)) => Some(json!({
+                "code": "BUDGET_EXCEEDED",
+                "budget": met.name.name(),
+                "used": met.used,
+                "limit": met.limit,
+                "resetsAt": met.resets.map(|at| at.as_millis()),
+            })),
+            _ => None,
+        };
+        Self { code, message: error.message.clone(), details, retry }
     }
 
     /// The refusal of somebody without this scope.

@@ -179,6 +179,15 @@ impl Failure {
                 details["limit"] = name.name().into();
                 details["max"] = (*limit).into();
             }
+            Some(Detail::Budget(met)) => {
+                let details = failure.details.get_or_insert_with(|| json!({}));
+                details["limit"] = met.name.name().into();
+                details["max"] = met.limit.into();
+                details["used"] = met.used.into();
+                if let Some(resets) = met.resets {
+                    details["resetsAt"] = resets.to_rfc3339().replace(".000Z", "Z").into();
+                }
+            }
             Some(Detail::Credential(fault)) => {
                 let mut details = json!({ "reason": fault.reason() });
                 if let Some(at) = fault.expired_at() {

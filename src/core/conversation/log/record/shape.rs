@@ -11,9 +11,10 @@ use serde_json::value::RawValue;
 use super::ENDED;
 use crate::conversation::log::unreadable;
 use crate::error::limit::Limit;
-use crate::error::{Detail, Error, ErrorCode};
+use crate::error::{BudgetMet, Detail, Error, ErrorCode};
 use crate::provider::usage::Usage;
 use crate::scope::Scope;
+use crate::time::Timestamp;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Prompted<'a> {
@@ -200,6 +201,11 @@ pub(super) struct Failure<'a> {
     pub(super) retry_after_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<(Cow<'a, str>, u64)>,
+    /// Of a budget, whose bound `limit` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) used: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) resets_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) key_refused: bool,
 }
@@ -229,6 +235,8 @@ pub(super) fn failure(error: &Error) -> Failure<'_> {
         missing_scope: None,
         retry_after_ms: None,
         limit: None,
+        used: None,
+        resets_ms: None,
         key_refused: false,
     };
     match &error.detail {
@@ -240,6 +248,11 @@ pub(super) fn failure(error: &Error) -> Failure<'_> {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         }
         Some(Detail::Limit { name, limit }) => failure.limit = Some((name.name().into(), *limit)),
+        Some(Detail::Budget(met)) => {
+            failure.limit = Some((met.name.name().into(), met.limit));
+            failure.used = Some(met.used);
+            failure.resets_ms = met.resets.map(Timestamp::as_millis);
+        }
     }
     failure
 }
@@ -255,7 +268,12 @@ pub(super) fn error(failure: Failure<'_>) -> Result<Error, Error> {
     } else if let Some(wait) = failure.retry_after_ms {
         Some(Detail::RetryAfter(Duration::from_millis(wait)))
     } else {
-        failure.limit.and_then(|(name, limit)| Some(Detail::Limit { name: Limit::from_name(&name)?, limit }))
+        let bound = failure.limit.and_then(|(name, limit)| Some((Limit::from_name(&name)?, limit)));
+        let resets = failure.resets_ms.map(Timestamp::from_millis);
+        bound.map(|(name, limit)| match failure.used {
+            Some(used) => Detail::Budget(Box::new(BudgetMet { name, used, limit, resets })),
+            None => Detail::Limit { name, limit },
+        })
     };
     Ok(Error { code, message: failure.message.into_owned(), detail })
 }

@@ -435,6 +435,7 @@ impl World {
             running: Vec::new(),
             last_run: Some(LastRun { run: name?.into(), started: self.now(), ended, is_aborted: false }),
             usage: Default::default(),
+            cost: Default::default(),
             head: self.published,
             title: None,
             last_message: None,
