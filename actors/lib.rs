@@ -17,6 +17,7 @@
 //! | [`Files`](files) | what clients put with the daemon and get from it |
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
+//! | [`Learner`](learner) | facts that are found in what was said |
 //! | [`Store`](store) | the log |
 //! | [`Admin`](operator) | what only operators ask for |
 //! | [`Daemon`](daemon) | how the daemon is as a whole |
@@ -40,6 +41,7 @@ pub mod gateway;
 pub mod host;
 pub mod http;
 pub mod hub;
+pub mod learner;
 pub mod listener;
 pub mod mcp_server;
 pub mod mcp_supervisor;

@@ -90,7 +90,7 @@ fn main() -> ExitCode {
         Command::Approval(command) => operator::approvals::run(&global, &command),
         Command::Jobs => operator::jobs::list(&global),
         Command::Job(command) => operator::jobs::run(&global, &command),
-        Command::Memory { owner } => operator::memory::run(&global, owner.as_deref()),
+        Command::Memory(options) => operator::memory::run(&global, &options),
         Command::Backup { file } => operator::backup::run(&global, &file),
         Command::Restore(options) => operator::restore::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),

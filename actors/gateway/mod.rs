@@ -66,6 +66,7 @@ use crate::http::metrics::{self, Metrics};
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
+use crate::learner::Learner;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::mcp_server;
 use crate::mcp_supervisor::{EndAll, McpSupervisor, McpTools};
@@ -169,6 +170,7 @@ pub struct Gateway {
     scheduler: Addr<Scheduler>,
     channels: Addr<ChannelSupervisor>,
     files: Addr<Files>,
+    learner: Addr<Learner>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     daemon: Addr<Daemon>,
@@ -348,6 +350,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
     let lanes = Lanes::default();
+    let learner = Learner::new(store.clone(), providers.clone()).start();
     let sessions = SessionSupervisor::new(SessionsSetup {
         arbiters: arbiters.clone(),
         deps: SessionDeps {
@@ -369,6 +372,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             changes,
             agent_configs: agent_configs.clone(),
             meters: meters.clone(),
+            learner: learner.clone(),
         },
         agents: agents.clone(),
         parent_sessions,
@@ -433,6 +437,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             ("crew", agents.clone().recipient()),
             ("files", files.clone().recipient()),
             ("scheduler", scheduler.clone().recipient()),
+            ("learner", learner.clone().recipient()),
             ("channel_supervisor", channels.clone().recipient()),
             ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
@@ -492,6 +497,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         scheduler,
         channels,
         files,
+        learner,
         tokens,
         sessions,
         daemon,
@@ -567,7 +573,7 @@ fn agent_rules(config: &Config) -> clawmux_core::agents::registry::RegistrySetti
 
 impl Gateway {
     /// All children, as they are called.
-    fn children(&self) -> [(&'static str, Recipient<Observe>); 17] {
+    fn children(&self) -> [(&'static str, Recipient<Observe>); 18] {
         [
             ("store", self.store.clone().recipient()),
             ("sandbox supervisor", self.sandbox.clone().recipient()),
@@ -581,6 +587,7 @@ impl Gateway {
             ("scheduler", self.scheduler.clone().recipient()),
             ("channel supervisor", self.channels.clone().recipient()),
             ("files", self.files.clone().recipient()),
+            ("learner", self.learner.clone().recipient()),
             ("tokens", self.tokens.clone().recipient()),
             ("session supervisor", self.sessions.clone().recipient()),
             ("daemon", self.daemon.clone().recipient()),

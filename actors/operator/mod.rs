@@ -3,6 +3,7 @@
 //! Requests are answered side by side, each with its deadline: nothing here keeps anybody waiting. What operators
 //! ask of sessions, devices, credentials, jobs and tool calls goes there as every client's requests do.
 
+mod memories;
 mod plugins;
 mod sessions;
 mod unattended;
@@ -46,9 +47,7 @@ use crate::runtime::observe::{Observe, Observed};
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session::AgentConfigs;
 use crate::session_supervisor::Follows;
-use crate::store::{
-    Backup, ListMemories, ReadCaches, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported,
-};
+use crate::store::{Backup, ReadCaches, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
 
 pub use unattended::{read_without_daemon, skills_without_daemon, tokens_without_daemon};
 
@@ -318,8 +317,23 @@ impl Sources {
             OperatorCommand::MemoryTotals(_) => {
                 OperatorReply::MemoryTotals(ask(&self.store, ReadMemoryTotals).await??)
             }
-            OperatorCommand::Memories(operator::ListMemories { owner, limit }) => {
-                OperatorReply::Memories(ask(&self.store, ListMemories { owner, limit }).await??)
+            OperatorCommand::Memories(asked) => {
+                OperatorReply::Memories(memories::list(&self.store, asked).await?)
+            }
+            OperatorCommand::SearchMemories(asked) => {
+                OperatorReply::MemoriesFound(memories::search(&self.store, asked).await?)
+            }
+            OperatorCommand::ShowMemory(asked) => {
+                OperatorReply::MemoryShown(memories::show(&self.store, asked).await?)
+            }
+            OperatorCommand::ForgetMemories(which) => {
+                OperatorReply::MemoriesForgotten(memories::forget(&self.store, which).await?)
+            }
+            OperatorCommand::ExportMemories(asked) => {
+                OperatorReply::MemoriesExported(memories::export(&self.store, asked).await?)
+            }
+            OperatorCommand::ImportMemories(asked) => {
+                OperatorReply::MemoriesImported(memories::import(&self.store, asked).await?)
             }
             OperatorCommand::Drain(operator::Drain { on }) => {
                 self.drain.send(Drain { on }).await.map_err(gone)??;

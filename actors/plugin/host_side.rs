@@ -9,8 +9,7 @@ use std::sync::Arc;
 use actix::{Addr, Handler, Message};
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::memory::Remembered;
-use clawmux_core::memory::rank::Question;
+use clawmux_core::memory::{Question, Remembered};
 use clawmux_core::tools::plugin::{HttpRequest, Rights, SearchMemory, StoreGrant};
 use futures::future::pending;
 use tokio::sync::mpsc;
@@ -97,7 +96,7 @@ impl HostSide {
     }
 
     async fn search(&self, search: SearchMemory) -> Result<Vec<Remembered>, String> {
-        let question = Question::new(Some(&search.query), None, 0.0, search.limit);
+        let question = Question::about(&search.query, search.limit);
         let question = question.map_err(|error| format!("memory_search: {}", error.message))?;
         let recall = Recall { question, owner: Some(self.session.owner()), tier: None, session: None };
         self.ask_store(recall).await.map(|found| found.results)

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clawmux_core::agents::registry;
 use clawmux_core::config::catalog::Catalog;
 use clawmux_core::config::{Agent, Approval, Config};
 use clawmux_core::conversation::approval::Toolbox;
@@ -15,8 +16,10 @@ use clawmux_core::conversation::router::Router;
 use clawmux_core::conversation::session::{Limits, Recovery};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
+use clawmux_core::learning::Finder;
 use clawmux_core::limits::quota::Quota;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::schedule::job;
 use clawmux_core::skill::AgentSkills;
 use clawmux_core::tools::built_in::{ToolGroup, is_built_in};
 use clawmux_core::tools::mcp::McpGrant;
@@ -57,6 +60,8 @@ pub struct Profile {
     pub skills: AgentSkills,
     /// Estimated tokens that soul, skills and past turns may take together.
     pub context_tokens: usize,
+    /// How facts are found in what it answers; none = they are not.
+    pub finder: Option<Finder>,
 }
 
 impl Profile {
@@ -106,6 +111,19 @@ pub struct AgentConfigs {
     pub lag_bytes_max: usize,
     /// The models there are.
     pub catalog: Arc<Catalog>,
+    /// What is learned from, and what that may take.
+    pub learning: Learning,
+}
+
+/// What is learned from, and what that may take.
+#[derive(Clone, Debug, Default)]
+pub struct Learning {
+    /// The most tokens that models may spend on it on a day; 0 = any.
+    pub tokens_a_day: u64,
+    /// How long a model may take for one exchange.
+    pub timeout: Duration,
+    /// The channels of sessions whose prompts are not those of their owner.
+    pub foreign: BTreeSet<String>,
 }
 
 impl AgentConfigs {
@@ -133,6 +151,11 @@ impl AgentConfigs {
             recovery: config.store.recovery,
             lag_bytes_max: config.gateway.max_buffered_bytes,
             catalog: Arc::new(Catalog::new(config)),
+            learning: Learning {
+                tokens_a_day: config.memory.learn_tokens,
+                timeout: config.memory.learn_timeout,
+                foreign: foreign_channels(config),
+            },
         })
     }
 
@@ -174,7 +197,18 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
         built_in: agent.built_in.clone(),
         skills: agent.skills(config.memory.context_tokens),
         context_tokens: config.memory.context_tokens,
+        finder: agent
+            .models
+            .first()
+            .and_then(|model| config.providers.get(&model.provider))
+            .and_then(|provider| config.memory.learn.finder(provider.kind)),
     })
+}
+
+/// Those over which others write, and those of jobs and of agents that work for a session.
+fn foreign_channels(config: &Config) -> BTreeSet<String> {
+    let others = config.channels.iter().map(|channel| channel.name.clone());
+    others.chain([job::CHANNEL.to_owned(), registry::CHANNEL.to_owned()]).collect()
 }
 
 fn soul(path: &Path) -> Result<String, Error> {

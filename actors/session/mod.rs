@@ -21,6 +21,7 @@ mod agent_configs;
 mod approvals;
 mod built_in;
 mod following;
+mod learning;
 mod order;
 mod queued;
 mod report;
@@ -49,6 +50,7 @@ use serde_json::json;
 
 use crate::files::Files;
 use crate::hub::changes::Changes;
+use crate::learner::Learner;
 use crate::mcp_supervisor::McpTools;
 use crate::nodes::{Connected, Nodes};
 use crate::provider_supervisor::ProviderSupervisor;
@@ -66,7 +68,7 @@ use crate::store::{Coming, LogWriter, Store};
 use queued::Room;
 use work::Doing;
 
-pub use agent_configs::{AgentConfigs, Profile, SOUL_BYTES_MAX};
+pub use agent_configs::{AgentConfigs, Learning, Profile, SOUL_BYTES_MAX};
 pub use approvals::{Approvals, Found};
 pub use order::{Order, Routed};
 pub use queued::Queued;
@@ -122,6 +124,8 @@ pub struct SessionDeps {
     pub agent_configs: Arc<Swappable<AgentConfigs>>,
     /// Where it is counted what is done.
     pub meters: Meters,
+    /// Learns from what was said.
+    pub learner: Addr<Learner>,
 }
 
 /// One conversation.

@@ -52,6 +52,7 @@ impl Session {
             let (session, owner) = (self.conversation.key().clone(), self.conversation.owner().clone());
             self.deps.changes.note(SessionChange { session, owner, reason });
         }
+        self.learn_from(events);
         for logged in events {
             self.published = logged.seq;
             self.drop_guard.subscribers.publish(

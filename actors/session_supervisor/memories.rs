@@ -2,8 +2,8 @@
 //!
 //! Everybody remembers for himself; operators find and forget what belongs to anybody.
 
-use clawmux_core::ids::{Owner, SessionKey};
-use clawmux_core::memory::{Delete, Deleted, MemoryCommand, MemoryReply, NewMemory, Query, Stored};
+use clawmux_core::ids::Owner;
+use clawmux_core::memory::{Delete, Deleted, MemoryCommand, MemoryRecord, MemoryReply, Query, Stored};
 use clawmux_core::principal::Principal;
 use clawmux_core::scope::Scope;
 
@@ -13,7 +13,7 @@ use super::{SessionSupervisor, caught};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::dispatch::{Located, Request};
-use crate::store::{Forget, Memory, Recall, Remember};
+use crate::store::{Forget, Recall, Remember};
 use actix::{Context, Handler};
 
 impl Handler<Request<MemoryCommand>> for SessionSupervisor {
@@ -39,6 +39,8 @@ impl SessionSupervisor {
         answer(ctx, asker, async move {
             let reply = match command {
                 MemoryCommand::Query(Query { question, tier, .. }) => {
+                    // What is relevant is ranked among what is one's own, also for operators.
+                    let owner = if question.is_about() { Some(principal.owner.clone()) } else { owner };
                     if let Some(session) = &session
                         && described(&store, session, &principal).await?.is_none()
                     {
@@ -47,9 +49,11 @@ impl SessionSupervisor {
                     MemoryReply::Found(ask(&store, Recall { question, owner, tier, session }).await??)
                 }
                 MemoryCommand::Store(new) => {
-                    let (memory, stored) = kept(new, session, &principal);
-                    ask(&store, Remember(Box::new(memory))).await??;
-                    MemoryReply::Stored(stored)
+                    let memory = MemoryRecord::new(new, principal.owner.clone(), session, clock::now());
+                    let MemoryRecord { id, tier, kind, session, created, .. } = memory.clone();
+                    let by_operator = principal.scopes.allows(Scope::Admin);
+                    ask(&store, Remember { memory: Box::new(memory), by_operator }).await??;
+                    MemoryReply::Stored(Stored { id, tier, kind, session, created })
                 }
                 MemoryCommand::Delete(Delete { id }) => {
                     ask(&store, Forget { id: id.clone(), owner }).await??;
@@ -64,24 +68,4 @@ impl SessionSupervisor {
 /// Whose memories somebody sees; none = everybody's.
 fn whose(principal: &Principal) -> Option<Owner> {
     (!principal.scopes.allows(Scope::Admin)).then(|| principal.owner.clone())
-}
-
-/// As the store takes it, and as its owner is told of it.
-fn kept(new: NewMemory, session: Option<SessionKey>, principal: &Principal) -> (Memory, Stored) {
-    let created = clock::now();
-    let stored =
-        Stored { id: new.id.clone(), tier: new.tier, kind: new.kind, session: session.clone(), created };
-    let memory = Memory {
-        id: new.id,
-        owner: principal.owner.clone(),
-        is_admin: principal.scopes.allows(Scope::Admin),
-        tier: new.tier,
-        kind: new.kind,
-        content: new.content,
-        metadata: new.metadata,
-        session,
-        embedding: new.embedding,
-        created,
-    };
-    (memory, stored)
 }

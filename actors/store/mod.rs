@@ -86,7 +86,10 @@ pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJ
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use log_writer::{Append, Delete, LogWriter};
 pub use mcp_tools::{AgreeToTools, AgreedTools, ReadAgreedTools};
-pub use memories::{Forget, ListMemories, Memory, ReadMemoryTotals, Recall, Remember};
+pub use memories::{
+    CountKnown, ExportMemories, Forget, ForgetAll, Import, Learn, ListMemories, ReadLearningTokens,
+    ReadMemory, ReadMemoryTotals, Recall, Remember, SpendOnLearning,
+};
 pub use plugin_values::{ListPluginKeys, PluginNamespace, ReadPluginValue, WritePluginValue};
 pub use probe::Probe;
 #[cfg(test)]

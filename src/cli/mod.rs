@@ -5,7 +5,7 @@
 //! | `chat` | `chat` |
 //! | `session` | `sessions`, `session` |
 //! | `daemon` | `serve` and what looks at the daemon or acts on the whole of it |
-//! | `plugin`, `job`, `config` | those |
+//! | `plugin`, `job`, `memory`, `config` | those |
 //! | `access` | `approvals`, `devices`, `tokens` |
 //! | `host` | what needs no daemon: set-up, checks, files, documentation |
 //! | `value` | what options take: numbers, durations, points in time |
@@ -19,6 +19,7 @@ mod host;
 mod job;
 mod keep;
 mod mcp;
+mod memory;
 mod plugin;
 mod session;
 mod value;
@@ -37,6 +38,7 @@ pub(crate) use self::host::{Doctor, Man, Protocol, Reference, Restore, Setup, Sh
 pub(crate) use self::job::{AddJob, JobCommand, RunJob};
 pub(crate) use self::keep::Keep;
 pub(crate) use self::mcp::McpCommand;
+pub(crate) use self::memory::{Memory, MemoryCommand};
 pub(crate) use self::plugin::{
     CompilePlugin, NewPlugin, PluginArg, PluginCommand, SignPlugin, ToolInput, VerifyPlugin,
 };
@@ -187,12 +189,10 @@ pub(crate) enum Command {
     },
     /// Show the tokens spent, and what the budgets leave
     Usage(Usage),
-    /// Show the memories besides conversations: how many each owner has, or those of one owner
-    Memory {
-        /// Show the memories of this owner, the latest first: the name of a credential, or `operators`
-        #[arg(long, value_name = "NAME")]
-        owner: Option<String>,
-    },
+    /// List, search, show, forget, export or import what is remembered besides conversations
+    ///
+    /// Without a command it shows how many memories each owner has, or with --owner those of one, the latest first.
+    Memory(Memory),
     /// List the tool calls that wait for approval
     Approvals {
         /// Show only this one, with its whole input: its id, or the beginning of it

@@ -11,6 +11,7 @@
 //! | [`tools`] | manifests and grants of plugins, commands of nodes, what is built in |
 //! | [`limits`] | what bounds things, and who gives way |
 //! | [`memory`] | what is remembered and kept for an owner, apart from conversations |
+//! | [`learning`] | what of a conversation is remembered |
 //! | [`access`] | who is let in, and with which scopes |
 //! | [`provider`] | the wire formats of model providers, and budgets |
 //! | [`conversation`] | one conversation: its event log, its queue, its run, who follows it |
@@ -35,6 +36,7 @@ pub mod error;
 pub mod glob;
 pub mod hex;
 pub mod ids;
+pub mod learning;
 pub mod limits;
 pub mod memory;
 pub mod principal;

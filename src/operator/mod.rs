@@ -2,7 +2,8 @@
 //!
 //! | file | command |
 //! |---|---|
-//! | `status`, `actors`, `usage`, `memory`, `events`, `models`, `skills` | those |
+//! | `status`, `actors`, `usage`, `events`, `models`, `skills` | those |
+//! | `memory` | `memory`, `memory search`, `show`, `forget`, `export`, `import` |
 //! | `sessions` | `sessions` |
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop`, `delete`, `export` |
 //! | `connections` | `connections`, `connection close` |

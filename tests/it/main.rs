@@ -36,6 +36,7 @@ mod health;
 mod hostile;
 mod jobs;
 mod keeper;
+mod learning;
 mod limits;
 mod mcp;
 mod memory;

@@ -41,11 +41,12 @@ use clawmux_core::target::{Route, Target};
 use clawmux_core::tools::node::{Invocation, NodeTool};
 use tokio::sync::mpsc;
 
-use super::{AgentConfigs, Approvals, Profile, Queued, Session, SessionDeps, Watchers};
+use super::{AgentConfigs, Approvals, Learning, Profile, Queued, Session, SessionDeps, Watchers};
 use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
+use crate::learner::Learner;
 use crate::mcp_supervisor::McpTools;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider_supervisor::shared_budget::SharedBudgets;
@@ -166,6 +167,7 @@ impl World {
                 bytes_max: 0,
             },
             context_tokens: 5000,
+            finder: None,
         };
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();
@@ -208,8 +210,11 @@ impl World {
             recovery: Recovery::Resume,
             lag_bytes_max: 1 << 17,
             catalog,
+            learning: Learning::default(),
         }));
+        let learner = Learner::new(store.clone(), providers.clone()).start();
         let deps = SessionDeps {
+            learner,
             store,
             log_writer,
             providers,

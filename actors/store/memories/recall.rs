@@ -3,7 +3,7 @@
 //! A question is put to the entries of one owner in turn, in parts small enough that whoever else asks
 //! the reader waits for no more than one of them. There is no index over the words of all owners:
 //! statistics over it would let one owner's texts change another's scores, words of deleted entries would
-//! live on in it, and a question would have a syntax.
+//! live on in it, and a question would have a syntax. What is superseded is no answer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use actix::{AsyncContext, Handler, Message, ResponseFuture};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, SessionKey};
-use clawmux_core::memory::rank::{Best, Candidate, Hit};
-use clawmux_core::memory::{ANSWER_BYTES_MAX, Found, Question, Remembered, Tier};
+use clawmux_core::memory::question::Answers;
+use clawmux_core::memory::rank::{Candidate, Hit};
+use clawmux_core::memory::{ANSWER_BYTES_MAX, Found, MemoryRecord, Question, Remembered, Tier};
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::{ENVELOPE_BYTES, kind_of, tier_of};
+use super::{record, tier_of};
 use crate::runtime::ask::ask;
 use crate::store::Store;
 use crate::store::columns::{Columns, integer};
@@ -38,7 +39,7 @@ const RECALL_MAX: Duration = Duration::from_secs(30);
 pub struct Recall {
     /// The question.
     pub question: Question,
-    /// Only this owner's; none = everybody's.
+    /// Only this owner's; none = everybody's, where the question is not what is relevant to something.
     pub owner: Option<Owner>,
     /// Only in this tier.
     pub tier: Option<Tier>,
@@ -55,7 +56,7 @@ struct Looking {
     owner: Option<i64>,
     owners_after: i64,
     after: i64,
-    best: Best,
+    answers: Answers,
     began: Instant,
 }
 
@@ -77,13 +78,18 @@ impl Handler<Recall> for Store {
     type Result = ResponseFuture<Result<Found, Error>>;
 
     fn handle(&mut self, asked: Recall, ctx: &mut Self::Context) -> Self::Result {
+        if asked.question.is_about() && asked.owner.is_none() {
+            let whose =
+                ErrorCode::InvalidRequest.error("what is relevant is looked for in one owner's memories");
+            return Box::pin(std::future::ready(Err(whose)));
+        }
         let mut looking = Box::new(Looking {
+            answers: asked.question.answers(),
             asked,
             figures: self.figures.clone(),
             owner: None,
             owners_after: 0,
             after: 0,
-            best: Best::default(),
             began: Instant::now(),
         });
         let store = ctx.address();
@@ -117,7 +123,7 @@ impl Query for Part {
                 None => None,
             };
             if looking.owner.is_none() && !next_owner(tx, &mut looking)? {
-                return found(tx, &looking.best).map(Some);
+                return found(tx, looking.answers.best(&looking.asked.question)).map(Some);
             }
             (looked, is_over) = part(tx, session, &mut looking)?;
             Ok(None)
@@ -152,9 +158,10 @@ fn next_owner(tx: &Transaction<'_>, looking: &mut Looking) -> rusqlite::Result<b
 /// Looks at some of the owner's entries; says at how many, and whether that was the last of them.
 fn part(tx: &Transaction<'_>, session: Option<i64>, looking: &mut Looking) -> Result<(usize, bool), Failure> {
     const COLUMNS: &str = "SELECT id, tier, created, distinct_terms, whole,
-        CASE WHEN ?3 THEN terms END, CASE WHEN dimensions = ?4 THEN vector END FROM memories";
-    const ORDER: &str = "owner = ?1 AND id > ?2 ORDER BY id LIMIT ?5";
-    let (asked, best) = (&looking.asked, &mut looking.best);
+        CASE WHEN ?3 THEN terms END, CASE WHEN dimensions = ?4 THEN vector END,
+        subject_name, object_name, CASE WHEN ?6 THEN hashed END FROM memories";
+    const ORDER: &str = "owner = ?1 AND id > ?2 AND superseded IS NULL ORDER BY id LIMIT ?5";
+    let (asked, answers) = (&looking.asked, &mut looking.answers);
     let sql = match session {
         Some(session) => format!("{COLUMNS} WHERE session = {session} AND {ORDER}"),
         None => format!("{COLUMNS} WHERE {ORDER}"),
@@ -169,7 +176,8 @@ fn part(tx: &Transaction<'_>, session: Option<i64>, looking: &mut Looking) -> Re
         looking.after,
         asked.question.has_text(),
         dimensions,
-        limit
+        limit,
+        asked.question.is_about(),
     ])?;
     let (mut looked, mut bytes) = (0, 0);
     while bytes < PART_BYTES {
@@ -186,20 +194,28 @@ fn part(tx: &Transaction<'_>, session: Option<i64>, looking: &mut Looking) -> Re
         }
         let blob = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_blob_or_null()?);
         let (terms, vector) = (blob(5)?.unwrap_or_default(), blob(6)?);
-        bytes += terms.len() + vector.map_or(0, <[u8]>::len);
-        let candidate =
-            Candidate { terms, distinct: row.get(3)?, whole: row.get::<_, i64>(4)?.cast_unsigned(), vector };
-        let score = asked.question.score(&candidate);
-        best.take(&asked.question, Hit { score, created: row.at(2)?, row: looking.after });
+        let hashed = blob(9)?.unwrap_or_default();
+        bytes += terms.len() + vector.map_or(0, <[u8]>::len) + hashed.len();
+        let end =
+            |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(i64::cast_unsigned));
+        let entry = Candidate {
+            terms,
+            distinct: row.get(3)?,
+            whole: row.get::<_, i64>(4)?.cast_unsigned(),
+            vector,
+            hashed,
+            ends: [end(7)?, end(8)?],
+        };
+        answers.look(&asked.question, (looking.after, row.at(2)?), &entry);
     }
     Ok((looked, false))
 }
 
 /// The answers in full, as many as fit.
-fn found(tx: &Transaction<'_>, best: &Best) -> Result<Found, Failure> {
-    let mut found = Found { results: Vec::new(), total: best.total() };
+fn found(tx: &Transaction<'_>, (hits, total): (Vec<Hit>, u64)) -> Result<Found, Failure> {
+    let mut found = Found { results: Vec::new(), total };
     let mut left = ANSWER_BYTES_MAX;
-    for hit in best.hits() {
+    for hit in &hits {
         // What was deleted meanwhile is no answer any more.
         let Some((remembered, bytes)) = remembered(tx, hit)? else { continue };
         if bytes > left && !found.results.is_empty() {
@@ -212,27 +228,12 @@ fn found(tx: &Transaction<'_>, best: &Best) -> Result<Found, Failure> {
 }
 
 fn remembered(tx: &Transaction<'_>, hit: &Hit) -> Result<Option<(Remembered, usize)>, Failure> {
-    let mut statement = tx.prepare_cached(
-        "SELECT m.memory, o.owner, m.tier, m.kind, m.content, m.metadata, s.key, m.created
-         FROM memories m JOIN memory_owners o ON o.id = m.owner LEFT JOIN sessions s ON s.id = m.session
-         WHERE m.id = ?",
-    )?;
-    let mut rows = statement.query([hit.row])?;
-    let Some(row) = rows.next()? else { return Ok(None) };
-    let (content, metadata): (String, Option<String>) = (row.get(4)?, row.get(5)?);
-    let bytes = content.len() + metadata.as_ref().map_or(0, String::len) + ENVELOPE_BYTES;
-    let remembered = Remembered {
-        id: row.get(0)?,
-        owner: row.owner(1)?,
-        tier: tier_of(&row.get::<_, String>(2)?),
-        kind: kind_of(&row.get::<_, String>(3)?),
-        content,
-        metadata: metadata.and_then(|metadata| serde_json::from_str(&metadata).ok()),
-        session: row.session_if_any(6)?,
-        score: hit.score,
-        created: row.at(7)?,
-    };
-    Ok(Some((remembered, bytes)))
+    let Some(kept) = record::read_one(tx, "m.id = ?", [hit.row])? else { return Ok(None) };
+    let bytes = record::told_bytes(&kept);
+    let MemoryRecord { id, owner, tier, kind, content, metadata, session, fact, source, created, .. } = kept;
+    let score = hit.score;
+    let told = Remembered { id, owner, tier, kind, content, metadata, session, score, created, fact, source };
+    Ok(Some((told, bytes)))
 }
 
 fn row_of(tx: &Transaction<'_>, sql: &str, name: &str) -> rusqlite::Result<Option<i64>> {

@@ -18,4 +18,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/11.sql"),
     include_str!("migrations/12.sql"),
     include_str!("migrations/13.sql"),
+    include_str!("migrations/14.sql"),
 ];

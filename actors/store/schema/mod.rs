@@ -20,6 +20,7 @@
 //! | `calls` | those under way: what a killed daemon had reserved for them is counted at the next start |
 //! | `memories` | what is remembered for owners, with what it is found by |
 //! | `memory_owners` | how much that is for each |
+//! | `learning_days` | what learning from conversations spent on a day |
 //! | `devices` | the paired devices |
 //! | `agents` | the agents that were put to work for sessions |
 //! | `teams`, `team_said`, `team_mail` | their teams: what was said at the task, and messages that wait |
@@ -43,6 +44,7 @@ mod tests;
 
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, SessionKey};
+use clawmux_core::memory::hashed::Hashed;
 use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 
@@ -185,6 +187,10 @@ fn add_functions(db: &Connection) -> rusqlite::Result<()> {
     db.create_scalar_function("key_owner", 1, flags, |arguments| {
         let key: String = arguments.get(0)?;
         Ok(SessionKey::parse(&key).map_or_else(|_| String::new(), |key| key.owner().as_str().to_owned()))
+    })?;
+    db.create_scalar_function("memory_hashed", 1, flags, |arguments| {
+        let content: String = arguments.get(0)?;
+        Ok(Hashed::of(&content).map(|hashed| hashed.to_bytes()).unwrap_or_default())
     })?;
     // As it was told before; since then a session that was begun under a UUID has that as its first.
     db.create_scalar_function("conversation_id", 3, flags, |arguments| {

@@ -54,6 +54,7 @@ use crate::conversation::approval_rule::Rule;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
 use crate::ids::{AgentId, PluginName};
+use crate::learning::LearnBy;
 use crate::provider::ProviderKind;
 use crate::provider::budget::Budgets;
 use crate::provider::facts::KnownModels;
@@ -408,6 +409,12 @@ pub struct Memory {
     pub episodic_turns: usize,
     /// The most tokens of soul and past turns together, estimated.
     pub context_tokens: usize,
+    /// Who finds facts in what was said.
+    pub learn: LearnBy,
+    /// The most tokens a day (UTC) that models may spend on that; 0 = as the budgets say.
+    pub learn_tokens: u64,
+    /// How long a model may take for one exchange.
+    pub learn_timeout: Duration,
 }
 
 /// `[openclaw]`: what is special to connections of the OpenClaw protocol.

@@ -12,7 +12,11 @@ use crate::conversation::event::Logged;
 use crate::conversation::reply::SessionSummary;
 use crate::daemon::command::Status;
 use crate::ids::{AgentId, ConnectionId, Owner, PluginName, Seq, SessionKey};
-use crate::memory::{Kind, Tier};
+use crate::memory::upkeep::{
+    ExportMemories, ExportedMemories, ForgetMemories, Forgotten, ImportMemories, ImportedMemories,
+    SearchMemories, ShowMemory, ShownMemory,
+};
+use crate::memory::{Found as MemoriesFound, Kind, Teller, Tier};
 use crate::prompt::settings::Settings;
 use crate::provider::budget::Budget;
 use crate::provider::model::ModelRef;
@@ -74,6 +78,16 @@ area! {
         MemoryTotals(ReadMemoryTotals) => MemoryTotals(Vec<MemoryTotals>),
         /// What is remembered for one owner, the latest first.
         Memories(ListMemories) => Memories(Vec<ListedMemory>),
+        /// What is remembered for one owner that is relevant to something.
+        SearchMemories(SearchMemories) => MemoriesFound(MemoriesFound),
+        /// One memory, with what it took the place of.
+        ShowMemory(ShowMemory) => MemoryShown(ShownMemory),
+        /// Forget a memory, or all of an owner.
+        ForgetMemories(ForgetMemories) => MemoriesForgotten(Forgotten),
+        /// A part of all that is remembered.
+        ExportMemories(ExportMemories) => MemoriesExported(ExportedMemories),
+        /// Remember what was exported.
+        ImportMemories(ImportMemories) => MemoriesImported(ImportedMemories),
         /// Take no new prompts, or take them again.
         Drain(Drain) => Drained(Snapshot),
         /// Copy the store; how far it is is told meanwhile.
@@ -130,6 +144,16 @@ pub enum OperatorReply {
     MemoryTotals(Vec<MemoryTotals>),
     /// To `Memories`.
     Memories(Vec<ListedMemory>),
+    /// To `SearchMemories`.
+    MemoriesFound(MemoriesFound),
+    /// To `ShowMemory`.
+    MemoryShown(ShownMemory),
+    /// To `ForgetMemories`.
+    MemoriesForgotten(Forgotten),
+    /// To `ExportMemories`.
+    MemoriesExported(ExportedMemories),
+    /// To `ImportMemories`.
+    MemoriesImported(ImportedMemories),
     /// To `Drain`: the supervisor of sessions with those that are awake.
     Drained(Snapshot),
     /// To `Backup`.
@@ -173,6 +197,11 @@ impl OperatorCommand {
             Self::Events(_) => "admin.session.show",
             Self::Export(_) => "admin.session.export",
             Self::MemoryTotals(_) | Self::Memories(_) => "admin.memory",
+            Self::SearchMemories(_) => "admin.memory.search",
+            Self::ShowMemory(_) => "admin.memory.show",
+            Self::ForgetMemories(_) => "admin.memory.forget",
+            Self::ExportMemories(_) => "admin.memory.export",
+            Self::ImportMemories(_) => "admin.memory.import",
             Self::Drain(_) => "admin.drain",
             Self::Backup(_) => "admin.backup",
             Self::Explain(_) => "admin.config.get",
@@ -446,6 +475,8 @@ pub struct ListMemories {
     pub owner: Owner,
     /// The most memories to list.
     pub limit: usize,
+    /// Whether facts are among them whose place another one took.
+    pub with_history: bool,
 }
 
 /// Take no new prompts, or take them again.
@@ -751,6 +782,10 @@ pub struct ListedMemory {
     pub bytes: u64,
     /// When it was stored.
     pub created: Timestamp,
+    /// Who had it remembered.
+    pub teller: Teller,
+    /// When another one took its place; none while none did.
+    pub superseded: Option<Timestamp>,
 }
 
 /// What a copy of the store holds.

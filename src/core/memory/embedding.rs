@@ -53,6 +53,18 @@ impl Embedding {
         self.0.len()
     }
 
+    /// Its numbers.
+    pub fn numbers(&self) -> &[f32] {
+        &self.0
+    }
+
+    /// The one that the store kept as these bytes; none where they are none.
+    pub fn from_bytes(kept: &[u8]) -> Option<Self> {
+        let (kept, rest) = kept.as_chunks::<NUMBER_BYTES>();
+        let is_one = rest.is_empty() && (1..=DIMENSIONS_MAX).contains(&kept.len());
+        is_one.then(|| Self(kept.iter().map(|number| f32::from_le_bytes(*number)).collect()))
+    }
+
     /// The bytes that the store keeps.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|number| number.to_le_bytes()).collect()

@@ -10,28 +10,44 @@
 //! | file | knows |
 //! |---|---|
 //! | [`text`] | the terms of a text, in whatever script |
-//! | [`embedding`] | vectors that are given with a text |
+//! | [`fact`] | subject, predicate and object; what takes the place of what |
+//! | [`embedding`] | vectors that a model made of a text |
+//! | [`hashed`] | vectors that are made here |
+//! | [`record`] | a memory with all that is known of it, and as a line of an export |
+//! | [`upkeep`] | what operators ask about the memories of anybody |
+//! | [`question`] | what can be looked for |
 //! | [`rank`] | how well an entry answers a question: one score for text and vectors |
+//! | [`fused`] | what is relevant to a question: words, vectors and the graph of facts |
 //!
-//! Deliberately absent: stemming, synonyms, and making embeddings: who has a model for that sends them
-//! along. Nothing is ever pushed out to make room: what does not fit is refused.
+//! An entry may be a **fact**, which says the same in a form that others can be compared with: a newer fact of
+//! the same slot supersedes it. What is superseded is kept as history, and is not found. Forgetting deletes.
+//!
+//! Deliberately absent: stemming, and having a model make vectors: who has one sends them along. Nothing is ever pushed out to make room: what does not fit is refused.
 
 pub mod file;
 
 pub mod embedding;
+pub mod fact;
+pub mod fused;
+pub mod hashed;
+pub mod question;
 pub mod rank;
+pub mod record;
 pub mod text;
+pub mod upkeep;
 
 use serde_json::{Map, Value as Json};
 
 use crate::area::area;
 use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::ids::{Owner, SessionKey};
+use crate::ids::{Owner, RunId, SessionKey};
 use crate::target::Target;
 use crate::time::Timestamp;
 pub use embedding::Embedding;
-pub use rank::Question;
+pub use fact::Fact;
+pub use question::Question;
+pub use record::MemoryRecord;
 
 /// The most bytes of one entry's text.
 pub const CONTENT_BYTES_MAX: usize = 32 * 1024;
@@ -110,6 +126,46 @@ impl Kind {
     }
 }
 
+/// Who had something remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Teller {
+    /// A client.
+    #[default]
+    Client,
+    /// An agent, by a tool.
+    Agent,
+    /// Nobody: it was learned from what was said.
+    Learned,
+}
+
+impl Teller {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Client, Self::Agent, Self::Learned];
+
+    /// Its name, as operators and the store know it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Agent => "agent",
+            Self::Learned => "learned",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|teller| teller.name() == name)
+    }
+}
+
+/// Where a memory is from, besides its session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// Who had it remembered.
+    pub teller: Teller,
+    /// The run in which that was.
+    pub run: Option<RunId>,
+}
+
 /// A memory to store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewMemory {
@@ -127,6 +183,10 @@ pub struct NewMemory {
     pub session: Option<Target>,
     /// What it is found by besides its words.
     pub embedding: Option<Embedding>,
+    /// The fact that it is; its text says the same.
+    pub fact: Option<Fact>,
+    /// Where it is from.
+    pub source: Source,
 }
 
 impl NewMemory {
@@ -266,10 +326,14 @@ pub struct Remembered {
     pub metadata: Option<Map<String, Json>>,
     /// The session it belongs to.
     pub session: Option<SessionKey>,
-    /// How well it answers, above 0 and up to 1: see [`rank`].
+    /// How well it answers, above 0 and up to 1: see [`rank`] and [`fused`].
     pub score: f64,
     /// When it was stored.
     pub created: Timestamp,
+    /// The fact that it is.
+    pub fact: Option<Fact>,
+    /// Where it is from.
+    pub source: Source,
 }
 
 impl MemoryCommand {
@@ -320,6 +384,8 @@ mod tests {
             metadata: None,
             session: None,
             embedding: None,
+            fact: None,
+            source: Source::default(),
         }
     }
 
@@ -343,6 +409,8 @@ mod tests {
     fn names_read_back() {
         assert!(Tier::ALL.into_iter().all(|tier| Tier::from_name(tier.name()) == Some(tier)));
         assert!(Kind::ALL.into_iter().all(|kind| Kind::from_name(kind.name()) == Some(kind)));
+        assert!(Teller::ALL.into_iter().all(|teller| Teller::from_name(teller.name()) == Some(teller)));
+        assert_eq!(Teller::from_name("x"), None);
         assert_eq!((Tier::from_name("Semantic"), Kind::from_name("")), (None, None));
     }
 }

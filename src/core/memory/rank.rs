@@ -12,81 +12,50 @@
 //!
 //! **Both.** The better of the two, and half of what the other one says of the room that is left to 1: an
 //! entry is found by either, one that both speak for comes before, and more of one is never less in all.
+//!
+//! That is for who says how well an answer has to fit. What is relevant to something that was said
+//! ([`Question::about`](super::Question::about)) is ranked otherwise: [`fused`](super::fused).
+
+use std::cmp::Ordering;
 
 use super::embedding::Embedding;
 use super::text::Wanted;
-use super::{RESULTS_MAX, text};
-use crate::error::{Error, ErrorCode};
 use crate::time::Timestamp;
 
-/// The score an answer has at least where the question does not say.
-pub const THRESHOLD: f64 = 0.7;
-/// How many answers are given where the question does not say.
-pub const LIMIT: usize = 10;
 /// The part of a text's score that orders equals.
 const FINE: f64 = 0.01;
 /// What of that an entry may have that is not the same text.
 const ALIKE: f64 = 0.9;
 
-/// A query, prepared for scoring.
+/// What answers have to fit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
-    text: Option<Wanted>,
-    embedding: Option<Embedding>,
-    threshold: f64,
-    limit: usize,
+pub(super) struct Fit {
+    pub(super) text: Option<Wanted>,
+    pub(super) embedding: Option<Embedding>,
+    /// The least score.
+    pub(super) threshold: f64,
 }
 
 /// An entry, as far as it is looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Candidate<'a> {
-    /// As [`text::Index`] has it.
+    /// As [`Index`](super::text::Index) has it.
     pub terms: &'a [u8],
-    /// As [`text::Index`] has it.
+    /// As [`Index`](super::text::Index) has it.
     pub distinct: u32,
-    /// As [`text::Index`] has it.
+    /// As [`Index`](super::text::Index) has it.
     pub whole: u64,
     /// As [`Embedding::to_bytes`] gives it; none where the entry has none.
     pub vector: Option<&'a [u8]>,
+    /// As [`Hashed::to_bytes`](super::hashed::Hashed::to_bytes) gives it; empty where the entry has no words.
+    pub hashed: &'a [u8],
+    /// As [`Fact::ends`](super::fact::Fact::ends) gives them, of a fact.
+    pub ends: [Option<u64>; 2],
 }
 
-impl Question {
-    /// Looks for a text, by its terms, or for what is near a vector, or both.
-    ///
-    /// # Errors
-    /// `InvalidRequest` where there is nothing to look for, or a threshold or limit is out of range.
-    pub fn new(
-        text: Option<&str>,
-        embedding: Option<Embedding>,
-        threshold: f64,
-        limit: usize,
-    ) -> Result<Self, Error> {
-        let text = text.and_then(text::Wanted::of);
-        let invalid = |why: String| Err(ErrorCode::InvalidRequest.error(why));
-        if text.is_none() && embedding.is_none() {
-            return invalid("query: there is nothing to look for".into());
-        }
-        if !(0.0..=1.0).contains(&threshold) {
-            return invalid("similarityThreshold: expected a number from 0 to 1".into());
-        }
-        if !(1..=RESULTS_MAX).contains(&limit) {
-            return invalid(format!("limit: expected a whole number from 1 to {RESULTS_MAX}"));
-        }
-        Ok(Self { text, embedding, threshold, limit })
-    }
-
-    /// Whether a text is looked for.
-    pub fn has_text(&self) -> bool {
-        self.text.is_some()
-    }
-
-    /// How many numbers the vectors have that are looked for; none where none is.
-    pub fn dimensions(&self) -> Option<usize> {
-        self.embedding.as_ref().map(Embedding::dimensions)
-    }
-
+impl Fit {
     /// How well this answers; 0 where it has nothing to do with it.
-    pub fn score(&self, candidate: &Candidate<'_>) -> f64 {
+    pub(super) fn score(&self, candidate: &Candidate<'_>) -> f64 {
         let by_text = self.text.as_ref().map_or(0.0, |wanted| {
             let has = wanted.count_in(candidate.terms);
             text_score(has, wanted, candidate)
@@ -115,11 +84,11 @@ fn both(one: f64, other: f64) -> f64 {
 
 /// The best answers so far.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Best {
+pub(super) struct Best {
     /// The best first.
-    hits: Vec<Hit>,
+    pub(super) hits: Vec<Hit>,
     /// How many answers there were.
-    total: u64,
+    pub(super) total: u64,
 }
 
 /// A candidate that matches, with its score.
@@ -134,52 +103,48 @@ pub struct Hit {
 }
 
 impl Hit {
-    /// Whether it comes before another: no two are equal.
-    fn is_before(&self, other: &Self) -> bool {
-        let order = self.score.total_cmp(&other.score);
-        order.then(self.created.cmp(&other.created)).then(self.row.cmp(&other.row)).is_gt()
+    /// Less where it comes before another: no two are equal.
+    pub(super) fn order(&self, other: &Self) -> Ordering {
+        let order = other.score.total_cmp(&self.score);
+        order.then(other.created.cmp(&self.created)).then(other.row.cmp(&self.row))
     }
 }
 
 impl Best {
-    /// Takes a hit where it is an answer to the question, and one of the best.
-    pub fn take(&mut self, question: &Question, hit: Hit) {
-        if hit.score <= 0.0 || hit.score < question.threshold {
+    /// Takes a hit where it scores as much as it has to, and is one of the best.
+    pub(super) fn take(&mut self, threshold: f64, limit: usize, hit: Hit) {
+        if hit.score <= 0.0 || hit.score < threshold {
             return;
         }
         self.total += 1;
-        let place = self.hits.partition_point(|better| better.is_before(&hit));
-        if place < question.limit {
-            self.hits.truncate(question.limit - 1);
+        let place = self.hits.partition_point(|better| better.order(&hit).is_lt());
+        if place < limit {
+            self.hits.truncate(limit - 1);
             self.hits.insert(place, hit);
         }
-    }
-
-    /// The best first.
-    pub fn hits(&self) -> &[Hit] {
-        &self.hits
-    }
-
-    /// How many answers there were.
-    pub fn total(&self) -> u64 {
-        self.total
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::question::THRESHOLD;
     use super::super::text::Index;
     use super::*;
     use proptest::prelude::*;
 
-    fn ask(text: &str) -> Question {
-        Question::new(Some(text), None, THRESHOLD, LIMIT).unwrap()
+    fn fit(text: Option<&str>, embedding: Option<Embedding>) -> Fit {
+        Fit { text: text.and_then(Wanted::of), embedding, threshold: THRESHOLD }
     }
 
-    fn score(question: &Question, text: &str, vector: Option<&Embedding>) -> f64 {
+    fn ask(text: &str) -> Fit {
+        fit(Some(text), None)
+    }
+
+    fn score(fit: &Fit, text: &str, vector: Option<&Embedding>) -> f64 {
         let Index { terms, distinct, whole } = Index::of(text);
         let vector = vector.map(Embedding::to_bytes);
-        question.score(&Candidate { terms: &terms, distinct, whole, vector: vector.as_deref() })
+        let vector = vector.as_deref();
+        fit.score(&Candidate { terms: &terms, distinct, whole, vector, ..Candidate::default() })
     }
 
     #[test]
@@ -208,33 +173,20 @@ mod tests {
     fn text_and_vector_each_find_and_together_find_better() {
         let [near, far] = [[1.0, 0.1], [0.0, 1.0]].map(|numbers| Embedding::new(&numbers).unwrap());
         let to = Embedding::new(&[1.0, 0.0]).unwrap();
-        let hybrid = Question::new(Some("green tea"), Some(to.clone()), THRESHOLD, LIMIT).unwrap();
+        let hybrid = fit(Some("green tea"), Some(to.clone()));
         let (text, vector) = (score(&hybrid, "tea", None), score(&hybrid, "coffee", Some(&near)));
         let both = score(&hybrid, "tea", Some(&near));
         assert!(text >= THRESHOLD && vector >= THRESHOLD && both > text.max(vector) && both <= 1.0);
         assert_eq!(score(&hybrid, "tea", Some(&far)), text, "what is far takes nothing away");
-        let only = Question::new(None, Some(to), THRESHOLD, LIMIT).unwrap();
+        let only = fit(None, Some(to));
         assert!(score(&only, "green tea", Some(&near)) > 0.9 && score(&only, "green tea", None) == 0.0);
-    }
-
-    #[test]
-    fn what_cannot_be_asked_is_refused_by_name() {
-        let refused =
-            |text, threshold, limit| Question::new(text, None, threshold, limit).unwrap_err().message;
-        assert!(refused(None, 0.5, 1).starts_with("query:"));
-        assert!(refused(Some(" "), 0.5, 1).starts_with("query:"));
-        for threshold in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            assert!(refused(Some("x"), threshold, 1).starts_with("similarityThreshold:"));
-        }
-        for limit in [0, RESULTS_MAX + 1, usize::MAX] {
-            assert!(refused(Some("x"), 0.5, limit).starts_with("limit:"));
-        }
     }
 
     proptest! {
         #[test]
         fn scores_are_bounded_and_an_exact_match_is_above_all(query in "[a-d茶 🙂]{1,12}", text in "[a-d茶 🙂]{0,20}") {
-            if let Ok(question) = Question::new(Some(&query), None, 0.0, 1) {
+            let question = ask(&query);
+            if question.text.is_some() {
                 let of = score(&question, &text, None);
                 prop_assert!((0.0..=1.0).contains(&of), "{}", of);
                 let exact = score(&question, &query.to_uppercase(), None);
@@ -270,24 +222,24 @@ mod tests {
         fn the_order_is_that_of_all_sorted(
             hits in proptest::collection::vec((0u8..6, 0u64..4), 0..60), limit in 1usize..20, threshold in 0u8..6,
         ) {
-            let question = Question::new(Some("x"), None, f64::from(threshold) / 5.0, limit).unwrap();
+            let threshold = f64::from(threshold) / 5.0;
             let mut all: Vec<Hit> = (1..).zip(&hits).map(|(row, (score, at))| Hit {
                 score: f64::from(*score) / 5.0,
                 created: Timestamp::from_millis(*at),
                 row,
             }).collect();
             let mut best = Best::default();
-            all.iter().rev().for_each(|hit| best.take(&question, *hit));
+            all.iter().rev().for_each(|hit| best.take(threshold, limit, *hit));
             let mut forth = Best::default();
-            all.iter().for_each(|hit| forth.take(&question, *hit));
+            all.iter().for_each(|hit| forth.take(threshold, limit, *hit));
             prop_assert_eq!(&best, &forth);
-            all.retain(|hit| hit.score > 0.0 && hit.score >= f64::from(threshold) / 5.0);
+            all.retain(|hit| hit.score > 0.0 && hit.score >= threshold);
             all.sort_by(|a, b| {
                 (b.score, b.created.as_millis(), b.row).partial_cmp(&(a.score, a.created.as_millis(), a.row)).unwrap()
             });
-            prop_assert_eq!(best.total(), all.len() as u64);
+            prop_assert_eq!(best.total, all.len() as u64);
             all.truncate(limit);
-            prop_assert_eq!(best.hits(), &all[..]);
+            prop_assert_eq!(&best.hits, &all);
         }
     }
 }

@@ -6,10 +6,14 @@
 //! single character is found too. An emoji or other symbol is a term by itself, and so is a run of
 //! punctuation with no word in it. Nothing else has a meaning: there is no query syntax.
 //!
+//! Where what is relevant is looked for, English words that say nothing by themselves ([`SILENT`]) do not
+//! count; where all of a text are such, all count.
+//!
 //! Terms are kept as 64-bit digests. The digest and the way terms are told apart are part of the store's
 //! format: who changes them has to index anew what is stored.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use icu_normalizer::properties::CanonicalCombiningClassMapBorrowed as Classes;
 use icu_normalizer::{
@@ -17,7 +21,7 @@ use icu_normalizer::{
 };
 
 /// How many distinct terms of a question count; those beyond are not looked for.
-pub const WANTED_MAX: usize = 64;
+pub const WANTED_MAX: usize = u64::BITS as usize;
 
 /// The bytes of one term in an index.
 const TERM_BYTES: usize = 8;
@@ -44,6 +48,15 @@ impl Index {
         let terms = distinct.into_iter().flat_map(u64::to_be_bytes).collect();
         Self { terms, distinct: count, whole }
     }
+
+    /// The same, found by the terms of these words as well.
+    #[must_use]
+    pub fn with(self, words: &str) -> Self {
+        let (own, _) = self.terms.as_chunks::<TERM_BYTES>();
+        let mut distinct: BTreeSet<[u8; TERM_BYTES]> = own.iter().copied().collect();
+        distinct.extend(Terms::of(words).terms.into_iter().map(u64::to_be_bytes));
+        Self { terms: distinct.into_iter().flatten().collect(), ..self }
+    }
 }
 
 /// The terms of a text that is looked for.
@@ -58,7 +71,15 @@ pub struct Wanted {
 impl Wanted {
     /// Those of a text; none where it has none.
     pub fn of(text: &str) -> Option<Self> {
-        let Terms { terms, .. } = Terms::of(text);
+        Self::of_terms(Terms::of(text).terms)
+    }
+
+    /// Those of a text that say something, or all where none does; none where it has none.
+    pub fn of_content(text: &str) -> Option<Self> {
+        Self::of_terms(content_terms(text)).or_else(|| Self::of(text))
+    }
+
+    fn of_terms(terms: Vec<u64>) -> Option<Self> {
         let whole = whole(&terms);
         let mut distinct = BTreeSet::new();
         for term in terms {
@@ -70,11 +91,17 @@ impl Wanted {
         (!distinct.is_empty()).then(|| Self { terms: distinct.into_iter().collect(), whole })
     }
 
-    /// How many of them an index has.
-    pub fn count_in(&self, index: &[u8]) -> usize {
+    /// Which of them an index has: of the first the lowest bit, and so on.
+    pub fn found_in(&self, index: &[u8]) -> u64 {
         let (index, _) = index.as_chunks::<TERM_BYTES>();
         // Big-endian digests are ordered as their bytes are.
-        self.terms.iter().filter(|term| index.binary_search(&term.to_be_bytes()).is_ok()).count()
+        let has = |term: &u64| index.binary_search(&term.to_be_bytes()).is_ok();
+        (0..).zip(&self.terms).filter(|(_, term)| has(term)).fold(0, |found, (bit, _)| found | 1 << bit)
+    }
+
+    /// How many of them an index has.
+    pub fn count_in(&self, index: &[u8]) -> usize {
+        self.found_in(index).count_ones() as usize
     }
 }
 
@@ -101,30 +128,92 @@ enum Class {
     Space,
 }
 
+/// What a run of characters is to who looks for terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Run {
+    /// A term.
+    Term,
+    /// A character of a script without spaces that is no term itself.
+    Single,
+}
+
 impl Terms {
     fn of(text: &str) -> Self {
-        let folded: Vec<char> = fold(text).chars().collect();
         let mut found = Self::default();
-        for chunk in folded.split(|c| class(*c) == Class::Space) {
-            if !chunk.is_empty() && chunk.iter().all(|c| class(*c) == Class::Mark) {
-                found.terms.push(digest(chunk));
-                continue;
-            }
-            for run in chunk.chunk_by(|a, b| class(*a) == class(*b)) {
-                match class(run[0]) {
-                    Class::Word => found.terms.push(digest(run)),
-                    Class::Symbol => found.terms.extend(run.chunks(1).map(digest)),
-                    Class::Spaceless if run.len() == 1 => found.terms.push(digest(run)),
-                    Class::Spaceless => {
-                        found.terms.extend(run.windows(2).map(digest));
-                        found.singles.extend(run.chunks(1).map(digest));
-                    }
-                    Class::Mark | Class::Space => {}
-                }
-            }
-        }
+        each_run(text, |run, chars| match run {
+            Run::Term => found.terms.push(digest(chars)),
+            Run::Single => found.singles.push(digest(chars)),
+        });
         found
     }
+}
+
+/// Goes through the terms of a text, in their order, and the single characters between.
+fn each_run(text: &str, mut to: impl FnMut(Run, &[char])) {
+    let folded: Vec<char> = fold(text).chars().collect();
+    for chunk in folded.split(|c| class(*c) == Class::Space) {
+        if !chunk.is_empty() && chunk.iter().all(|c| class(*c) == Class::Mark) {
+            to(Run::Term, chunk);
+            continue;
+        }
+        for run in chunk.chunk_by(|a, b| class(*a) == class(*b)) {
+            match class(run[0]) {
+                Class::Word => to(Run::Term, run),
+                Class::Symbol => run.chunks(1).for_each(|one| to(Run::Term, one)),
+                Class::Spaceless if run.len() == 1 => to(Run::Term, run),
+                Class::Spaceless => {
+                    run.windows(2).for_each(|pair| to(Run::Term, pair));
+                    run.chunks(1).for_each(|one| to(Run::Single, one));
+                }
+                Class::Mark | Class::Space => {}
+            }
+        }
+    }
+}
+
+/// Words that say nothing by themselves. `user` is one: everything that is remembered is the user's.
+const SILENT: &str = "a about all also am an and any are as at be been but by can could did do does doing for from had \
+    has have he her him his how i if in into is it its just like me my not of on or our please s she should so some \
+    tell than that the their them then there these they this those to too us user very was we were what when where \
+    which who whom whose why will with would you your";
+
+static SILENT_TERMS: LazyLock<BTreeSet<u64>> = LazyLock::new(|| {
+    SILENT.split_whitespace().map(|word| digest(&word.chars().collect::<Vec<_>>())).collect()
+});
+
+/// The terms of a text that say something, in their order.
+pub(super) fn content_terms(text: &str) -> Vec<u64> {
+    let mut terms = Terms::of(text).terms;
+    terms.retain(|term| !SILENT_TERMS.contains(term));
+    terms
+}
+
+/// Goes through the words of a text that say something; through all of them where none does.
+pub(super) fn each_content_word(text: &str, mut to: impl FnMut(&[char])) {
+    let mut is_silent = true;
+    each_run(text, |run, chars| {
+        if run == Run::Term && !SILENT_TERMS.contains(&digest(chars)) {
+            is_silent = false;
+            to(chars);
+        }
+    });
+    if is_silent {
+        each_run(text, |run, chars| {
+            if run == Run::Term {
+                to(chars);
+            }
+        });
+    }
+}
+
+/// Stands for these texts in their order, each by its terms.
+pub(super) fn digest_of_parts(parts: &[&str]) -> u64 {
+    digest_of_terms(&parts.iter().map(|part| whole(&Terms::of(part).terms)).collect::<Vec<_>>())
+}
+
+/// Stands for these terms in their order.
+pub(super) fn digest_of_terms(terms: &[u64]) -> u64 {
+    whole(terms)
 }
 
 /// Without differences of case, diacritics and compatibility forms.
@@ -178,7 +267,7 @@ fn is_spaceless(c: char) -> bool {
 
 /// FNV-1a of its UTF-8: two terms of one owner with the same digest would be taken for one, which is
 /// less likely than a broken disk.
-fn digest(term: &[char]) -> u64 {
+pub(super) fn digest(term: &[char]) -> u64 {
     let mut buffer = [0; 4];
     let mut hash = Fnv::default();
     for c in term {

@@ -4,12 +4,17 @@
 //! It is the store that clients use by `memory.*`, so what one saved the other finds. Whoever prompts, an agent
 //! sees what belongs to the owner of the session and nothing else, also in sessions of operators. The id of
 //! what is saved follows from the call, so that a call that a crash cut off is made again and saved once.
+//!
+//! What is saved as a fact, with a subject, a predicate and an object, takes the place of what was known of that
+//! before.
 
 use serde_json::{Map, Value, json};
 
 use crate::ids::{CallId, PluginName, RunId, uuid_of};
+use crate::memory::fact::{CERTAIN, Fact};
 use crate::memory::{
-    CONTENT_BYTES_MAX, Found, Kind, MemoryCommand, NewMemory, Query, Question, Remembered, Tier,
+    CONTENT_BYTES_MAX, Found, Kind, MemoryCommand, NewMemory, Query, Question, Remembered, Source, Teller,
+    Tier,
 };
 use crate::tools::call::ToolSpec;
 
@@ -37,7 +42,7 @@ pub fn search_spec() -> ToolSpec {
         input_schema: json!({
             "type": "object",
             "properties": {
-                "query": { "type": "string", "description": "The words to look for." },
+                "query": { "type": "string", "description": "What to look for: a question, or words." },
                 "limit": { "type": "integer", "minimum": 1, "maximum": RESULTS_MAX,
                            "description": "How many memories at most; 5 where it is left out." },
             },
@@ -53,15 +58,19 @@ pub fn save_spec() -> ToolSpec {
         name: PluginName::from(SAVE),
         description:
             "Remembers something about the user beyond this conversation: a fact, a preference, a decision. \
-            Write one whole sentence that can be understood by itself. Save no secrets."
+            Write one whole sentence that can be understood by itself; or a fact, as subject, predicate and \
+            object, which takes the place of what was known of that before. Save no secrets."
                 .into(),
         input_schema: json!({
             "type": "object",
             "properties": {
-                "content": { "type": "string", "description": "What to remember." },
+                "content": { "type": "string", "description": "What to remember, as a sentence." },
+                "subject": { "type": "string", "description": "Of a fact: what it is about; \"user\" is the user." },
+                "predicate": { "type": "string",
+                               "description": "Of a fact: such as name, lives_in, works_at, likes, decided." },
+                "object": { "type": "string", "description": "Of a fact: such as Lisbon." },
                 "kind": { "type": "string", "enum": kinds, "description": "knowledge where it is left out." },
             },
-            "required": ["content"],
         }),
     }
 }
@@ -92,13 +101,24 @@ fn search(input: &Map<String, Value>) -> Result<MemoryCommand, String> {
             .filter(|limit| (1..=RESULTS_MAX).contains(limit))
             .ok_or_else(|| format!("limit: expected 1 to {RESULTS_MAX}, found {limit}"))?,
     };
-    let question = Question::new(Some(query), None, 0.0, limit).map_err(|error| error.message)?;
+    let question = Question::about(query, limit).map_err(|error| error.message)?;
     Ok(MemoryCommand::Query(Query { question, tier: None, session: None }))
 }
 
 fn save(input: &Map<String, Value>, run: &RunId, call: &CallId) -> Result<MemoryCommand, String> {
-    only(input, &["content", "kind"])?;
-    let content = text(input, "content")?.ok_or("content: missing")?;
+    only(input, &["content", "subject", "predicate", "object", "kind"])?;
+    let fact = match (text(input, "subject")?, text(input, "predicate")?, text(input, "object")?) {
+        (None, None, None) => None,
+        (Some(subject), Some(predicate), Some(object)) => {
+            Some(Fact::new(subject, predicate, object, CERTAIN).map_err(|error| error.message)?)
+        }
+        _ => return Err("a fact has a subject, a predicate and an object".into()),
+    };
+    let content = match (text(input, "content")?, &fact) {
+        (Some(content), _) => content.trim().to_owned(),
+        (None, Some(fact)) => fact.sentence(),
+        (None, None) => return Err("content: missing".into()),
+    };
     if content.len() > CONTENT_BYTES_MAX {
         return Err(format!("content: longer than {CONTENT_BYTES_MAX} bytes"));
     }
@@ -112,10 +132,12 @@ fn save(input: &Map<String, Value>, run: &RunId, call: &CallId) -> Result<Memory
         id: id(run, call),
         tier: Tier::Semantic,
         kind,
-        content: content.trim().to_owned(),
+        content,
         metadata: None,
         session: None,
         embedding: None,
+        fact,
+        source: Source { teller: Teller::Agent, run: Some(run.clone()) },
     }))
 }
 
@@ -187,6 +209,11 @@ mod tests {
         );
         let Ok(MemoryCommand::Store(again)) = read(SAVE, json!({ "content": "x" })) else { panic!() };
         assert_eq!(new.id, again.id, "it follows from the call");
+        let fact = json!({ "subject": "user", "predicate": "lives in", "object": "Lisbon" });
+        let Ok(MemoryCommand::Store(new)) = read(SAVE, fact) else { panic!() };
+        assert_eq!(new.content, "The user lives in Lisbon.");
+        assert_eq!(new.fact.map(|fact| fact.predicate().to_owned()).as_deref(), Some("lives_in"));
+        assert_eq!((new.source.teller, new.source.run), (Teller::Agent, Some(RunId::from("r"))));
         for (tool, input, why) in [
             (SEARCH, json!([]), "not a JSON object"),
             (SEARCH, json!({}), "query: missing"),
@@ -198,6 +225,8 @@ mod tests {
             (SEARCH, json!({ "query": "x", "owner": "bob" }), "unknown field \"owner\""),
             (SAVE, json!({}), "content: missing"),
             (SAVE, json!({ "content": "x".repeat(CONTENT_BYTES_MAX + 1) }), "longer than"),
+            (SAVE, json!({ "subject": "user", "object": "x" }), "a fact has a subject"),
+            (SAVE, json!({ "subject": "user", "predicate": "?", "object": "x" }), "predicate: expected"),
             (SAVE, json!({ "content": "x", "kind": "fact" }), "kind: expected one of interaction"),
         ] {
             let error = read(tool, input.clone()).unwrap_err();
@@ -217,6 +246,8 @@ mod tests {
             session: None,
             score: 0.5,
             created: Timestamp::from_millis(1_700_000_000_000),
+            fact: None,
+            source: Source::default(),
         };
         let told = found(&Found { results: vec![memory], total: 3 });
         assert_eq!(told, "- The cat is called Miu. (knowledge, 2023-11-14)\n1 of 3 memories that fit");

@@ -322,6 +322,8 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
                     session: None,
                     score: result["score"].as_f64().unwrap_or_default(),
                     created: time(result, "created"),
+                    fact: None,
+                    source: memory::Source::default(),
                 })
             })
             .unwrap_or_default(),

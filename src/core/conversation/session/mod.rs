@@ -17,6 +17,7 @@
 
 mod approvals;
 mod changes;
+mod exchange;
 mod fold;
 mod prompt;
 mod queue;

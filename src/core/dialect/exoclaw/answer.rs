@@ -15,6 +15,7 @@ use crate::conversation::transcript::{self, Role};
 use crate::daemon::command;
 use crate::dialect::admin;
 use crate::ids::{ApprovalId, Owner, RunId, Seq};
+use crate::memory::{Fact, Found};
 use crate::provider::budget::{Budget, Unit, Whose};
 use crate::provider::model::ModelRef;
 use crate::provider::price::Money;
@@ -84,6 +85,37 @@ pub(super) fn waiting<'a>(
         deadline: pending.asked.deadline.as_millis(),
     });
     result(id, &calls.collect::<Vec<_>>())
+}
+
+/// The answer to `memory.search`.
+pub(super) fn memories(id: &Id, found: &Found, reader: &Owner) -> String {
+    #[derive(Serialize)]
+    struct Memory<'a> {
+        id: &'a str,
+        content: &'a str,
+        score: f64,
+        /// When it was learned, in milliseconds.
+        created: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        subject: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        predicate: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        object: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        session: Option<&'a str>,
+    }
+    let memories = found.results.iter().map(|memory| Memory {
+        id: &memory.id,
+        content: &memory.content,
+        score: memory.score,
+        created: memory.created.as_millis(),
+        subject: memory.fact.as_ref().map(Fact::subject),
+        predicate: memory.fact.as_ref().map(Fact::predicate),
+        object: memory.fact.as_ref().map(Fact::object),
+        session: memory.session.as_ref().map(|session| session.seen_by(reader)),
+    });
+    result(id, &memories.collect::<Vec<_>>())
 }
 
 /// The answer to `agent.list`.

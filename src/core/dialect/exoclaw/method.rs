@@ -61,6 +61,12 @@ pub(super) const METHODS: &[Method] = &[
         "a session is gone, with all its events",
         r#"{"channel":"websocket","account":"ada"}"#,
     ),
+    row(
+        "memory.search",
+        "query, limit?",
+        "what is remembered for you that is relevant, the best first",
+        r#"{"query":"where do I live?","limit":5}"#,
+    ),
     row("approval.list", "session?", "the calls that wait and that you may decide about", "{}"),
     row("approval.approve", "id, input?", "a call is made", r#"{"id":"3f9a"}"#),
     row("approval.deny", "id, reason?", "a call is not made", r#"{"id":"3f9a","reason":"not on a Friday"}"#),

@@ -31,8 +31,6 @@
 //! | silent for too long | `idle_timeout` | 4008 |
 //! | too many connections | `overloaded` | 1013 |
 //! | daemon stops | `draining` | 1001 |
-//!
-//! Deliberately absent: `memory.search`, which is refused by name.
 
 mod answer;
 mod approvals;
@@ -59,6 +57,7 @@ use crate::conversation::reply::Aborted;
 use crate::daemon::command::{GetCatalog, GetStatus};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{Owner, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::memory::{Query, Question, question};
 use crate::principal::Principal;
 use crate::prompt::run_options::PROMPT_COST;
 use crate::request::ask::Ask;
@@ -89,6 +88,8 @@ pub const TURNS_MAX: u64 = 100;
 const PROMPT: u32 = PROMPT_COST;
 const WRITE: u32 = 1;
 const READ: u32 = 0;
+/// Of looking through all that is remembered.
+const SEARCH: u32 = 2;
 
 /// The exoclaw protocol on one connection.
 pub struct Exoclaw {
@@ -376,8 +377,7 @@ impl Exoclaw {
             return turn.send(wire::result(&id, "pong"));
         }
         if !method::is_known(method) {
-            let note = if method == "memory.search" { " (not available yet)" } else { "" };
-            let text = format!("unknown method: {}{note}", clip(method));
+            let text = format!("unknown method: {}", clip(method));
             return turn.send(wire::refusal(&id, &text));
         }
         let call = self.call(method, params, turn).unwrap_or_else(Call::refused);
@@ -406,6 +406,7 @@ impl Exoclaw {
             "chat.send" => (Scope::Write, PROMPT),
             "chat.abort" | "session.clear" | "session.delete" => (Scope::Write, WRITE),
             "session.export" => (Scope::Read, WRITE),
+            "memory.search" => (Scope::Read, SEARCH),
             "plugin.load" | "plugin.unload" => (Scope::Admin, WRITE),
             "approval.approve" | "approval.deny" => (approvals::needed(&self.who), WRITE),
             "approval.list" => (approvals::needed(&self.who), READ),
@@ -459,6 +460,14 @@ impl Exoclaw {
             "approval.approve" => approvals::approve(params)?,
             "approval.deny" => approvals::deny(params)?,
             "approval.list" => approvals::list(&self.who, params)?,
+            "memory.search" => {
+                let asked = params.read::<wire::MemorySearch<'_>>(method)?;
+                let limit =
+                    asked.limit.map_or(question::LIMIT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+                let question = Question::about(&asked.query, limit);
+                let question = question.map_err(|error| invalid(method, &error.message))?;
+                Call::ask(Query { question, tier: None, session: None }, answer::memories)
+            }
             "agent.list" => Call::ask(GetCatalog, |id, catalog, _| answer::agents(id, catalog)),
             "model.list" => Call::ask(GetCatalog, |id, catalog, _| answer::models(id, catalog)),
             "budget.status" => {

@@ -172,6 +172,14 @@ pub(super) struct ChatHistory<'a> {
     pub(super) before: Option<Cow<'a, str>>,
 }
 
+/// The parameters of `memory.search`.
+#[derive(Deserialize)]
+pub(super) struct MemorySearch<'a> {
+    #[serde(borrow)]
+    pub(super) query: Cow<'a, str>,
+    pub(super) limit: Option<u64>,
+}
+
 /// The parameters of `session.attach` and `session.export`, besides the session.
 #[derive(Deserialize)]
 pub(super) struct SessionAttach {

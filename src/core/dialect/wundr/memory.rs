@@ -11,7 +11,9 @@ use super::{Answered, Call, Request, Turn, Wundr};
 use crate::dialect::json::put;
 use crate::error::Error;
 use crate::ids::SessionKey;
-use crate::memory::{Delete, Deleted, Embedding, Kind, NewMemory, Query, Question, Remembered, Stored, Tier};
+use crate::memory::{
+    Delete, Deleted, Embedding, Kind, NewMemory, Query, Question, Remembered, Source, Stored, Tier,
+};
 use crate::target::Target;
 
 /// The most characters of a question: what is longer is not looked for as a whole anyway.
@@ -143,6 +145,8 @@ pub(super) fn store(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_
         metadata: asked.metadata,
         session: asked.session_id.map(Target::Uuid),
         embedding,
+        fact: None,
+        source: Source::default(),
     };
     new.check().map_err(|error| about(request, error))?;
     Call::ask(new, |_, new, _| stored(&new))
@@ -193,14 +197,14 @@ fn stored(new: &Stored) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::rank;
+    use crate::memory::question;
 
     #[test]
     fn defaults_and_names_are_those_of_the_daemon() {
         let default = |name: &str| QUERIED.iter().find(|field| field.name == name).map(|field| field.need);
         let json = |value: &dyn ToString| Some(super::super::shape::Need::Default(value.to_string().leak()));
-        assert_eq!(default("limit"), json(&rank::LIMIT));
-        assert_eq!(default("similarityThreshold"), json(&rank::THRESHOLD));
+        assert_eq!(default("limit"), json(&question::LIMIT));
+        assert_eq!(default("similarityThreshold"), json(&question::THRESHOLD));
         let Shape::OneOf(tiers) = TIERS else { panic!("words") };
         assert_eq!(tiers, Tier::ALL.map(Tier::name));
         let Shape::OneOf(kinds) = KINDS else { panic!("words") };
