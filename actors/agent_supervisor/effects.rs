@@ -78,7 +78,8 @@ impl AgentSupervisor {
             Effect::Make(id) => {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
-                let patch = Patch::default();
+                let model = agent.model.as_ref().map(|model| Some(model.to_string()));
+                let patch = Patch { model, ..Patch::default() };
                 Some((
                     agent.owner.clone(),
                     SessionCommand::CreateSession(CreateSession { target, patch }),

@@ -231,9 +231,7 @@ impl Session {
 
     /// Asks the model.
     fn ask(&mut self, run: RunId, step: usize, skills: &str, ctx: &mut Context<Self>) {
-        let soul = fit_soul(&self.profile.soul, self.profile.context_tokens);
-        let parts = [soul, skills].into_iter().filter(|part| !part.is_empty());
-        let system = parts.collect::<Vec<_>>().join("\n\n");
+        let system = self.system(skills);
         let request = ChatRequest {
             model: String::new(),
             messages: self.conversation.conversation(system.len()),
@@ -273,6 +271,15 @@ impl Session {
         let answer = Rc::new(RefCell::new(Some(asked.try_flatten_stream().boxed_local())));
         let future = Some(listen(answer.clone(), run.clone(), step, ctx));
         self.doing = Doing::Asking { run, step, future, answer, before: self.account.usage() };
+    }
+
+    /// What stands before the conversation: the soul, the skills, and what the session is for.
+    fn system(&self, skills: &str) -> String {
+        let soul = fit_soul(&self.profile.soul, self.profile.context_tokens);
+        let assignment = self.conversation.settings().assignment.as_ref();
+        let brief = assignment.and_then(|assignment| assignment.brief()).unwrap_or_default();
+        let parts = [soul, skills, &brief].into_iter().filter(|part| !part.is_empty());
+        parts.collect::<Vec<_>>().join("\n\n")
     }
 
     /// The most tokens of one answer: as many as the prompt wants, and the agent may give.

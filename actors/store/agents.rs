@@ -8,6 +8,7 @@ use clawmux_core::agents::subagent::{AgentState, Priority, Task};
 use clawmux_core::agents::team::{Coordination, TeamState};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{SessionKey, SubAgentId, TeamId};
+use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::tally::Spent;
 use rusqlite::{Row, params};
 
@@ -154,9 +155,9 @@ impl Writer {
         let seat = agent.seat.as_ref();
         self.cached(
             "INSERT OR REPLACE INTO agents (agent, owner, session, parent, root, depth, team, place, role,
-                 kind, task, priority, tokens_max, phase, prompt, mail, code, why, settling, turns, completed,
+                 kind, task, priority, tokens_max, model, phase, prompt, mail, code, why, settling, turns, completed,
                  at_task, answer, input_tokens, output_tokens, created, updated)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         )?
         .execute(params![
             agent.id.as_str(),
@@ -172,6 +173,7 @@ impl Writer {
             agent.task.description,
             agent.task.priority.name(),
             agent.tokens_max.map(integer),
+            agent.model.as_ref().map(ToString::to_string),
             phase,
             prompt,
             mail.map(integer),
@@ -231,7 +233,7 @@ fn agent(row: &Row<'_>) -> Result<Agent, Failure> {
         _ => return Err(unreadable(format_args!("an agent is {name:?}"))),
     };
     let (place, role) = (row.get("place")?, row.get("role")?);
-    let team: Option<String> = row.get("team")?;
+    let (team, model): (Option<String>, Option<String>) = (row.get("team")?, row.get("model")?);
     Ok(Agent {
         id: row.id("agent")?,
         owner: row.owner("owner")?,
@@ -243,6 +245,7 @@ fn agent(row: &Row<'_>) -> Result<Agent, Failure> {
         kind: row.get("kind")?,
         task: task(row)?,
         tokens_max: row.number_if_any("tokens_max")?,
+        model: model.as_deref().and_then(ModelRef::parse),
         phase,
         turns: row.get("turns")?,
         turns_completed: row.get("completed")?,
@@ -313,6 +316,7 @@ mod tests {
             kind: "work".into(),
             task: Task { description: "do\nit".into(), priority: Priority::High },
             tokens_max: Some(5),
+            model: Some(ModelRef { provider: "up".into(), model: "vendor/m".into() }),
             phase,
             turns: 4,
             turns_completed: 3,
@@ -333,7 +337,7 @@ mod tests {
         let over = Phase::Over { state: AgentState::Failed, why, settling: true };
         let agents = vec![
             agent("a", Phase::Turn { content: "go on".into(), mail: Some(9) }),
-            Agent { seat: None, parent: None, tokens_max: None, ..agent("b", over) },
+            Agent { seat: None, parent: None, tokens_max: None, model: None, ..agent("b", over) },
             agent("c", Phase::Waiting),
         ];
         let team = Team {

@@ -150,10 +150,8 @@ fn as_ada(address: SocketAddr) -> Person {
 fn a_session_is_made_prompted_and_stopped() {
     let (daemon, mut ada) = daemon().and(as_ada);
     let task = json!({ "type": "code", "description": "sort it", "metadata": { "ticket": 7 } });
-    let made = ada.call(
-        "session.create",
-        json!({ "orchestratorId": "orc-1", "sessionType": "ruflo", "task": task, "memoryProfile": "small" }),
-    );
+    let made = ada
+        .call("session.create", json!({ "orchestratorId": "orc-1", "sessionType": "ruflo", "task": task }));
     let id = made["id"].as_str().unwrap().to_owned();
     assert_eq!(made["sessionId"], made["id"]);
     assert_eq!(made["sessionKey"], format!("main:wundr:{id}:main"));
@@ -162,9 +160,9 @@ fn a_session_is_made_prompted_and_stopped() {
         made["task"],
         json!({ "type": "code", "description": "sort it", "priority": "medium", "metadata": { "ticket": 7 } })
     );
-    assert_eq!((&made["status"], &made["memoryProfile"]), (&json!("running"), &json!("small")));
+    assert_eq!(made["status"], "running");
     let notes: Vec<_> = made["notes"].as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(notes, ["memoryProfile", "task", "task.metadata", "task.priority"], "{made}");
+    assert_eq!(notes, ["task", "task.metadata", "task.priority"], "{made}");
     let created = ada.event();
     assert_eq!((&*created.name, created.text("id")), ("session.created", &*id));
     assert_eq!(created.subscription, made["subscriptionId"].as_str().unwrap());

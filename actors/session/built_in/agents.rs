@@ -46,6 +46,7 @@ impl RunAgent {
             kind,
             task: Task { description: prompt, priority: Priority::default() },
             tokens_max: None,
+            model: None,
             call: Some(id.clone()),
         };
         ask(&agents, SubAgentCommand::Spawn(spawn), principal.clone()).await.map_err(refused)?;

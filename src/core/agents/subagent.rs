@@ -4,6 +4,7 @@
 use crate::area::area;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Owner, SessionKey, SubAgentId, TeamId};
+use crate::provider::model::ModelRef;
 use crate::provider::usage::Usage;
 use crate::target::Target;
 use crate::time::Timestamp;
@@ -71,6 +72,8 @@ pub struct Spawn {
     pub task: Task,
     /// The most tokens its session may spend; none = as the budgets say.
     pub tokens_max: Option<u64>,
+    /// The model that answers in its session; none = that of its kind.
+    pub model: Option<ModelRef>,
     /// The id it gets where a call waits for it ([`SubAgentId::of_call`]): where it is there it is this one, and
     /// its result is put into no conversation.
     pub call: Option<SubAgentId>,

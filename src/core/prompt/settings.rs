@@ -29,7 +29,7 @@ pub struct Settings {
     pub display: BTreeMap<String, Value>,
 }
 
-/// What a session was made for, as its client put it; nothing in it is acted upon.
+/// What a session was made for, as its client put it. Its agent is told of the task ([`Self::brief`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {
     /// Who was to lead it.
@@ -47,6 +47,16 @@ pub struct Assignment {
 }
 
 impl Assignment {
+    /// What the agent is told of its task, after its soul; none where there is nothing to tell.
+    pub fn brief(&self) -> Option<String> {
+        let Self { task, description, priority, .. } = self;
+        let description = description.trim();
+        if description.is_empty() {
+            return None;
+        }
+        Some(format!("This session is for a task ({task}, priority {priority}):\n{description}"))
+    }
+
     fn bytes(&self) -> usize {
         let Self { lead, kind, task, description, priority, metadata } = self;
         let texts = [lead, kind, task, description, priority].map(String::len);

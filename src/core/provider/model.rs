@@ -9,6 +9,15 @@ pub struct ModelRef {
     pub model: String,
 }
 
+impl ModelRef {
+    /// Reads what [`Self::to_string`] writes: `PROVIDER/MODEL`. None where it is not that.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (provider, model) = text.split_once('/')?;
+        let is_whole = !provider.is_empty() && !model.is_empty();
+        is_whole.then(|| Self { provider: provider.to_owned(), model: model.to_owned() })
+    }
+}
+
 impl std::fmt::Display for ModelRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.model.as_str() {

@@ -253,7 +253,8 @@ impl AgentRegistry {
                 .with(Detail::Limit { name: Limit::Agents, limit: limit as u64 }));
         }
         let (kind, task) = (spawn.kind, spawn.task);
-        let mut agent = self.new_agent(at, spawn.call, owner, kind, task, spawn.tokens_max)?;
+        let mut agent = self.new_agent(at, spawn.call, owner, kind, task)?;
+        (agent.tokens_max, agent.model) = (spawn.tokens_max, spawn.model);
         agent.parent = parent.map(|(session, _)| session);
         agent.depth = depth;
         agent.root = root.unwrap_or(agent.root);
@@ -357,7 +358,6 @@ impl AgentRegistry {
         owner: Owner,
         kind: String,
         task: Task,
-        tokens_max: Option<u64>,
     ) -> Result<Agent, Error> {
         let configured = AgentId::from(kind.as_str());
         let configured = Some(configured).filter(|id| self.setup.agents.contains(id));
@@ -377,7 +377,8 @@ impl AgentRegistry {
             seat: None,
             kind,
             task,
-            tokens_max,
+            tokens_max: None,
+            model: None,
             phase: Phase::Waiting,
             turns: 0,
             turns_completed: 0,

@@ -4,6 +4,7 @@ use crate::agents::subagent::{AgentState, Task};
 use crate::agents::team::{Coordination, TeamState};
 use crate::error::Error;
 use crate::ids::{Owner, SessionKey, SubAgentId, TeamId};
+use crate::provider::model::ModelRef;
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
@@ -30,6 +31,8 @@ pub struct Agent {
     pub task: Task,
     /// The most tokens its session may spend.
     pub tokens_max: Option<u64>,
+    /// The model that answers in its session; none = that of its kind.
+    pub model: Option<ModelRef>,
     /// The stage of its work.
     pub phase: Phase,
     /// How many turns it has begun.

@@ -51,8 +51,9 @@ impl AgentRegistry {
         let id = TeamId::from(RunId::from_random((at.random)()).as_str());
         let Create { name, description, members, strategy, task } = create;
         let mut seated = Vec::new();
-        for (place, Member { kind, role, tokens_max }) in (0..).zip(members) {
-            let mut agent = self.new_agent(at, None, by.owner.clone(), kind, task.clone(), tokens_max)?;
+        for (place, Member { kind, role, tokens_max, model }) in (0..).zip(members) {
+            let mut agent = self.new_agent(at, None, by.owner.clone(), kind, task.clone())?;
+            (agent.tokens_max, agent.model) = (tokens_max, model);
             agent.seat = Some(Seat { team: id.clone(), place, role });
             seated.push(agent);
         }

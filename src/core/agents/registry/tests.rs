@@ -94,7 +94,7 @@ impl World {
         let by = principal("ada");
         let parent = parent.map(|session| (session, by.owner.clone()));
         let spawn =
-            Spawn { parent: None, kind: "work".into(), task: task(text), tokens_max: None, call: None };
+            Spawn { parent: None, kind: "work".into(), task: task(text), tokens_max: None, model: None, call: None };
         let status = self.moment(|registry, at| registry.spawn(at, &by, spawn, parent));
         self.write();
         status
@@ -103,7 +103,7 @@ impl World {
     fn team(&mut self, strategy: Coordination, members: usize) -> Result<TeamStatus, Error> {
         let by = principal("ada");
         let members = (0..members)
-            .map(|at| Member { kind: "helper".into(), role: format!("r{at}"), tokens_max: None })
+            .map(|at| Member { kind: "helper".into(), role: format!("r{at}"), tokens_max: None, model: None })
             .collect();
         let (name, description) = ("crew".into(), Some("to try it".into()));
         let create = Create { name, description, members, strategy, task: task("solve it") };
@@ -295,7 +295,8 @@ fn number_and_depth_are_limited_and_strangers_see_nothing() {
     assert_eq!(world.registry.status(&bob, &last.agent).unwrap_err().code, ErrorCode::NotFound);
     let stop = world.registry.stop(at(99), &bob, &last.agent, None, true);
     assert_eq!(stop.unwrap_err().code, ErrorCode::NotFound);
-    let spawn = Spawn { parent: None, kind: "x".into(), task: task("spy"), tokens_max: None, call: None };
+    let spawn =
+        Spawn { parent: None, kind: "x".into(), task: task("spy"), tokens_max: None, model: None, call: None };
     let parent = parent.map(|session| (session, principal("ada").owner));
     let spied = world.moment(|registry, at| registry.spawn(at, &bob, spawn, parent));
     assert_eq!(spied.unwrap_err().code, ErrorCode::NotFound);

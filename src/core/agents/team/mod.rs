@@ -9,6 +9,7 @@ use crate::agents::subagent::{AgentStatus, Task};
 use crate::area::area;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Owner, SubAgentId, TeamId};
+use crate::provider::model::ModelRef;
 use crate::time::Timestamp;
 
 /// The most members of a team.
@@ -80,6 +81,8 @@ pub struct Member {
     pub role: String,
     /// The most tokens its session may spend.
     pub tokens_max: Option<u64>,
+    /// The model that answers in its session; none = that of its kind.
+    pub model: Option<ModelRef>,
 }
 
 /// How the work of a team is put together.

@@ -9,7 +9,9 @@ use super::wire::{self, Failure};
 use super::{Answered, Call, Request, Turn, Wundr};
 use crate::agents::subagent::{AgentChange, AgentNews, AgentStatus, Priority, Spawn, Status, Stop, Task};
 use crate::dialect::json::put;
+use crate::error::Error;
 use crate::ids::{Owner, SessionKey, SubAgentId};
+use crate::provider::model::ModelRef;
 use crate::request::ask::Ask;
 use crate::time::Timestamp;
 
@@ -17,11 +19,18 @@ use crate::time::Timestamp;
 const STATES: &[&str] = &["initializing", "running", "paused", "completed", "failed", "stopped"];
 
 /// What an agent may be given besides its task.
-pub(super) const CONFIG: Shape = Shape::Object(&[optional(
-    "maxTokens",
-    Shape::Integer(1, INTEGER_MAX),
-    "the most tokens that its session may spend; it fails when they do not do",
-)]);
+pub(super) const CONFIG: Shape = Shape::Object(&[
+    optional(
+        "maxTokens",
+        Shape::Integer(1, INTEGER_MAX),
+        "the most tokens that its session may spend; it fails when they do not do",
+    ),
+    optional(
+        "model",
+        NAME,
+        "the model that answers, PROVIDER/MODEL or MODEL, one of the configuration; absent = the agent's",
+    ),
+]);
 
 /// What is to be done.
 pub(super) const TASK: Shape = Shape::Object(&[
@@ -120,6 +129,24 @@ pub(super) fn status(agent: &AgentStatus, who: &Owner, now: Timestamp) -> Value 
 #[serde(rename_all = "camelCase")]
 pub(super) struct Config {
     pub(super) max_tokens: Option<u64>,
+    model: Option<String>,
+}
+
+impl Config {
+    /// The model that is to answer, of an agent of this kind.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where there is no such model.
+    pub(super) fn model(
+        &self,
+        kind: &str,
+        wundr: &Wundr,
+        request: &Request<'_>,
+    ) -> Result<Option<ModelRef>, Error> {
+        let Some(model) = &self.model else { return Ok(None) };
+        let found = wundr.setup.catalog.find(&wundr.agent_named(kind), model);
+        found.map(Some).map_err(|error| request.invalid(&format!("config.model: {}", error.message)))
+    }
 }
 
 /// A task, as clients say it.
@@ -150,13 +177,15 @@ fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Answered {
 }
 
 /// `agent.spawn`
-pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+pub(super) fn spawn(wundr: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Spawning { parent_session_id, agent_type, config, task } = request.read()?;
+    let config = config.unwrap_or_default();
     ask(Spawn {
         parent: parent_session_id.as_deref().map(target),
+        model: config.model(&agent_type, wundr, request)?,
         kind: agent_type,
         task: task.into(),
-        tokens_max: config.and_then(|config| config.max_tokens),
+        tokens_max: config.max_tokens,
         call: None,
     })
 }

@@ -74,7 +74,7 @@ pub(super) static METHODS: &[Method] = &[
     // Sessions.
     row("session.create", WRITE, 3, sessions::create)
         .doc("Makes a session. It takes any number of prompts, one after the other; nothing runs in it before the \
-              first. What becomes of its task and its memoryProfile is in `notes`.")
+              first. What becomes of its task is in `notes`; a memoryProfile is refused.")
         .takes(sessions::CREATE)
         .gives(sessions::INFO),
     row("session.resume", WRITE, 1, sessions::resume)

@@ -90,13 +90,13 @@ const TASK: &[Field] = &[
     required(
         "description",
         DESCRIPTION,
-        "kept and told again; an agent is told what a prompt says, and not this",
+        "what the session is for: the agent has it before it at every prompt",
     ),
     default(
         "priority",
         Shape::OneOf(&["low", "medium", "high", "critical"]),
         r#""medium""#,
-        "kept and told again; prompts take their turns in order, whatever it is",
+        "the agent is told it with the description; prompts take their turns in order, whatever it is",
     ),
     optional("metadata", Shape::AnyObject, "kept and told again"),
 ];
@@ -106,7 +106,7 @@ pub(super) const CREATE: &[Field] = &[
     required("orchestratorId", WORD, "who leads it: the agent of this name, or the default agent"),
     required("sessionType", Shape::OneOf(&["claude-code", "ruflo"]), "kept and told again"),
     required("task", Shape::Object(TASK), "what it is made for; a prompt says what to do"),
-    optional("memoryProfile", Shape::Any, "kept and told again; no memory is chosen by it"),
+    optional("memoryProfile", Shape::Any, "refused: there are no profiles of memory to choose from"),
     SUBSCRIBE,
 ];
 
@@ -177,7 +177,6 @@ pub(super) const INFO: &[Field] = &[
         ]),
         "what it was made for",
     ),
-    optional("memoryProfile", Shape::Any, "as it was given"),
     required("startedAt", Shape::Time, "when it was made"),
     optional("endedAt", Shape::Time, "when it was stopped"),
     optional("reason", SAID, "why it was stopped"),
@@ -218,7 +217,7 @@ fn state_words(state: SessionState) -> (&'static str, Option<&'static str>, Opti
 
 /// What a session was made for.
 pub(super) fn about(session: &SessionKey, settings: &Settings) -> Value {
-    let mut about = match settings.assignment.as_deref() {
+    match settings.assignment.as_deref() {
         Some(Assignment { lead, kind, task, description, priority, metadata }) => {
             let mut task = json!({ "type": task, "description": description, "priority": priority });
             if metadata.is_object() {
@@ -231,12 +230,8 @@ pub(super) fn about(session: &SessionKey, settings: &Settings) -> Value {
             "sessionType": DEFAULT_KIND,
             "task": { "type": "general", "description": "", "priority": "medium" },
         }),
-    };
-    put(&mut about, MEMORY_PROFILE, settings.display.get(MEMORY_PROFILE).cloned());
-    about
+    }
 }
-
-const MEMORY_PROFILE: &str = "memoryProfile";
 
 /// A session as a client reads it that is this owner.
 fn info(row: &SessionRow, who: &Owner) -> Value {
@@ -322,14 +317,12 @@ struct Task {
 }
 
 /// What becomes of what a session is made with.
-fn notes(has_metadata: bool, has_profile: bool) -> Value {
+fn notes(has_metadata: bool) -> Value {
     let mut notes = json!({
-        "task": "kept and told again; it is no prompt, and the agent is not told of it: say it with prompt.submit",
-        "task.priority": "kept and told again; it puts no prompt before another",
+        "task": "the agent has it before it at every prompt; it is none itself, so say what to do with prompt.submit",
+        "task.priority": "told to the agent; it puts no prompt before another",
     });
     put(&mut notes, "task.metadata", has_metadata.then_some("kept and told again"));
-    let of_profile = "kept and told again; no memory is chosen by it";
-    put(&mut notes, MEMORY_PROFILE, has_profile.then_some(of_profile));
     notes
 }
 
@@ -339,8 +332,13 @@ pub(super) fn create(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Tu
     if subscribe {
         wundr.check_room()?;
     }
+    if memory_profile.is_some_and(|profile| !profile.is_null()) {
+        let why =
+            "memoryProfile: not supported: there are no profiles of memory to choose from; leave it out";
+        return Err(request.invalid(why));
+    }
     let agent = wundr.agent_named(&orchestrator_id);
-    let notes = notes(task.metadata.is_some(), memory_profile.is_some());
+    let notes = notes(task.metadata.is_some());
     let uuid = turn.run_id();
     let session = SessionKey::new(&agent, SessionKey::UUID_CHANNEL, uuid.as_str(), SessionKey::DEFAULT_PEER)?;
     let assignment = Assignment {
@@ -351,10 +349,7 @@ pub(super) fn create(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Tu
         priority: task.priority,
         metadata: task.metadata.unwrap_or_default(),
     };
-    let mut patch = Patch { assignment: Some(Some(Box::new(assignment))), ..Patch::default() };
-    if let Some(profile) = memory_profile {
-        patch.display.insert(MEMORY_PROFILE.to_owned(), profile);
-    }
+    let patch = Patch { assignment: Some(Some(Box::new(assignment))), ..Patch::default() };
     let create = CreateSession { target: Target::Session(session), patch };
     Call::ask_on(create, move |wundr: &mut Wundr, row, turn| {
         let mut info = info(&row, &wundr.owner);

@@ -11,6 +11,7 @@ use crate::agents::team::{
     TeamNews, TeamStatus,
 };
 use crate::dialect::json::put;
+use crate::error::Error;
 use crate::ids::{Owner, TeamId};
 use crate::request::ask::Ask;
 use crate::time::Timestamp;
@@ -176,16 +177,16 @@ fn named(request: &Request<'_>) -> TeamId {
 }
 
 /// `team.create`
-pub(super) fn create(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
+pub(super) fn create(wundr: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Creating { name, description, agents, coordination_strategy, rounds, task } = request.read()?;
     let strategy = Coordination::from_name(&coordination_strategy, rounds)
         .map_err(|error| request.invalid(&format!("coordinationStrategy: {}", error.message)))?;
-    let members = agents.into_iter().map(|Joining { agent_type, role, config }| Member {
-        kind: agent_type,
-        role,
-        tokens_max: config.and_then(|config| config.max_tokens),
+    let members = agents.into_iter().map(|Joining { agent_type, role, config }| {
+        let config = config.unwrap_or_default();
+        let model = config.model(&agent_type, wundr, request)?;
+        Ok(Member { kind: agent_type, role, tokens_max: config.max_tokens, model })
     });
-    let members = members.collect();
+    let members = members.collect::<Result<_, Error>>()?;
     ask(Create { name, description, members, strategy, task: task.into() })
 }
 
