@@ -148,7 +148,8 @@ impl Daemon {
         let report = Arc::new(report);
         self.health.is_looking = false;
         let last = self.health.report.replace(report.clone());
-        if last.is_some_and(|last| report.differs(&last)) {
+        self.setup.condition.set(Some(report.condition()));
+        if last.is_none_or(|last| report.differs(&last)) {
             // Who does not hear of it now hears of the next change, and can ask.
             let _ = self.setup.hub.try_send(Announce(Arc::new(Announcement::Report(report.clone()))));
         }

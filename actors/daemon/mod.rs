@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 use clawmux_core::daemon::command::{DaemonCommand, DaemonReply, ListUsage, ReadLog, Status};
+use clawmux_core::daemon::health::Condition;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
@@ -54,6 +55,8 @@ pub struct DaemonSetup {
     pub log: Arc<DaemonLog>,
     /// Version of clawmux.
     pub version: &'static str,
+    /// Where it is told how the daemon is, for those who must not wait for it.
+    pub condition: Arc<Swappable<Option<Condition>>>,
 }
 
 /// What is asked about the daemon.
@@ -83,11 +86,12 @@ impl Daemon {
         let DaemonSetup { hub, sandbox, sessions, .. } = &self.setup;
         let (hub, sandbox, sessions) = (hub.clone(), sandbox.clone(), sessions.clone());
         let (version, started) = (self.setup.version.to_owned(), self.started);
+        let condition = *self.setup.condition.get();
         async move {
             let plugins = ask(&sandbox, CountPlugins).await?;
             let connections = ask(&hub, Connected).await?;
             let sessions = ask(&sessions, CountSessions).await?.awake;
-            Ok(Status { version, plugins, sessions, connections, started })
+            Ok(Status { version, plugins, sessions, connections, started, condition })
         }
     }
 }
@@ -108,6 +112,7 @@ impl Actor for Daemon {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        self.look_at_health(ctx);
         ctx.run_interval(health::INTERVAL, Self::look_at_health);
     }
 }

@@ -379,6 +379,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         files: files.clone(),
     })
     .start();
+    let condition = Arc::new(Swappable::new(None));
     let daemon = Daemon::new(daemon::DaemonSetup {
         hub: hub.clone(),
         store: store.clone(),
@@ -389,6 +390,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         agent_configs: agent_configs.clone(),
         log: setup.log.clone(),
         version: setup.version,
+        condition: condition.clone(),
     })
     .start();
     let routes = Routes {
@@ -461,6 +463,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         workers: 0,
         arbiters: arbiters.clone(),
         log,
+        condition,
         outlived: setup.passed.has_tcp(),
         metrics: Some(metrics),
         webhooks: Some(webhooks),

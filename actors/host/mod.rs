@@ -7,6 +7,7 @@ pub mod heap;
 pub mod keeper;
 pub mod kept;
 pub(crate) mod machine;
+pub(crate) mod open_files;
 pub(crate) mod process;
 pub mod regular_file;
 pub mod socket_owner;

@@ -43,13 +43,6 @@ const SCRAPES_MAX: usize = 4;
 /// What is told of what actors say of themselves: which actor, its figure, the name it is told under,
 /// and what that is.
 const OBSERVED: &[(&str, &str, &str, &str)] = &[
-    ("provider_supervisor", "calls_waiting", "provider_calls_waiting", "Requests that wait for their turn"),
-    (
-        "provider_supervisor",
-        "calls_free",
-        "provider_calls_free",
-        "Requests to providers that may begin at once",
-    ),
     (
         "provider_supervisor",
         "reserved_tokens",
@@ -236,6 +229,36 @@ fn of_actors(observed: &[(&'static str, Option<Observed>)], registry: &mut Regis
             registry.register(*name, *help, ConstGauge::new(value));
         }
     }
+    of_providers(observed, registry);
+}
+
+/// The calls of each provider. There are as many as the configuration names.
+fn of_providers(observed: &[(&'static str, Option<Observed>)], registry: &mut Registry) {
+    let told = observed.iter().find(|(actor, _)| *actor == "provider_supervisor");
+    let Some(told) = told.and_then(|(_, told)| told.as_ref()) else { return };
+    let list = |name: &str| told.state[name].as_array().into_iter().flatten();
+    for (figure, name, help) in [
+        ("running", "provider_calls_running", "Requests to providers that are under way"),
+        ("waiting", "provider_calls_waiting", "Requests that wait for a place at their provider"),
+        ("max", "provider_calls_max", "Requests to providers that may be under way at once"),
+    ] {
+        let by_provider = Family::<Labels<1>, Gauge>::default();
+        for calls in list("calls") {
+            let (provider, value) = (calls["provider"].as_str().unwrap_or_default(), calls[figure].as_i64());
+            let gauge = by_provider.get_or_create(&[("provider", provider.to_owned())]);
+            gauge.set(value.unwrap_or(0));
+        }
+        registry.register(name, help, by_provider);
+    }
+    let left_alone = Family::<Labels<1>, Gauge>::default();
+    for calls in list("calls") {
+        let provider = calls["provider"].as_str().unwrap_or_default();
+        let count = list("left_alone").filter(|of| of["provider"] == provider).count();
+        let gauge = left_alone.get_or_create(&[("provider", provider.to_owned())]);
+        gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    let help = "Models and keys of a provider that are left alone because they fail";
+    registry.register("provider_left_alone", help, left_alone);
 }
 
 #[cfg(test)]

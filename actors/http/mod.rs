@@ -18,6 +18,7 @@ use clawmux_core::access::gate::{Gate, RequestFacts, is_forwarding_header};
 use clawmux_core::access::strangers::Source;
 use clawmux_core::access::{Credentials, Secret};
 use clawmux_core::channel::BODY_BYTES_MAX;
+use clawmux_core::daemon::health::Condition;
 use clawmux_core::dialect::admin::{self, Admin};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
@@ -131,6 +132,8 @@ pub struct Front {
     pub stage: watch::Sender<Stage>,
     /// Whether it can be written down.
     pub log: Health,
+    /// How the daemon is as a whole, as it was seen last.
+    pub condition: Arc<Swappable<Option<Condition>>>,
     /// Whether new work is refused, while connections are taken.
     pub draining: AtomicBool,
     /// What `/metrics` tells; none = nothing.
@@ -188,7 +191,14 @@ pub(crate) async fn serve(
         ("/health", _) if is_reading(&request) && !wants_json(&request) => {
             answer(StatusCode::OK).content_type("text/plain; charset=utf-8").body("ok")
         }
-        ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
+        // It is alive, however it is; what is wrong is not for everybody.
+        ("/healthz" | "/health", _) => {
+            let mut body = json!({ "ok": true });
+            if let Some(condition) = &*front.condition.get() {
+                body["status"] = condition.name().into();
+            }
+            about(&request, StatusCode::OK, body)
+        }
         ("/readyz", _) => {
             let reason = match front.log.fault() {
                 _ if !front.is_ready() => Some(NOT_READY.into()),

@@ -20,7 +20,7 @@ mod tests;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use clawmux_core::access::authority::Authority;
@@ -31,6 +31,7 @@ use clawmux_core::conversation::command::SessionFilter;
 use clawmux_core::conversation::reply::SessionRow;
 use clawmux_core::daemon::announcement::{Announcement, ChangeReason};
 use clawmux_core::daemon::command::{DaemonReply, Overview};
+use clawmux_core::daemon::health::Report;
 use clawmux_core::daemon::presence::{PresenceReport, Presences, Present};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
@@ -99,6 +100,8 @@ pub struct Hub {
     /// Whether what is due is going to be announced.
     is_flush_due: bool,
     views: HashMap<View, Seen>,
+    /// How the parts of the daemon are, as was told last.
+    report: Option<Arc<Report>>,
     /// Counts the pictures that differ.
     version: u64,
     /// How often it was looked at the log.
@@ -148,6 +151,8 @@ struct Picture {
     sessions: u64,
     recent: Vec<SessionRow>,
     fault: Option<Error>,
+    report: Option<Arc<Report>>,
+    took: Duration,
 }
 
 impl Picture {
@@ -313,6 +318,7 @@ impl Hub {
             is_presence_due: false,
             is_flush_due: false,
             views: HashMap::new(),
+            report: None,
             version: 0,
             looks: 0,
             announced: 0,
@@ -382,6 +388,8 @@ impl Hub {
             sessions: picture.sessions,
             recent: picture.recent.clone(),
             fault: picture.fault.clone(),
+            report: picture.report.clone(),
+            took: picture.took,
             presence: self.presence.show(now),
         })
     }
@@ -394,17 +402,17 @@ impl Hub {
         }
         self.looks += 1;
         let store = self.setup.store.clone();
-        let owner = view.clone();
+        let (owner, begun) = (view.clone(), Instant::now());
         let look = async move {
             let Some(store) = store else { return Ok((0, Vec::new())) };
             let filter = SessionFilter { limit: RECENT, ..SessionFilter::default() };
             let list = ask(&store, ReadRows { filter, owner, bytes_max: RECENT_BYTES_MAX }).await??;
             Ok((list.total, list.rows))
         };
-        ctx.spawn(look.into_actor(self).map(move |looked, hub, _| hub.looked(view, looked)));
+        ctx.spawn(look.into_actor(self).map(move |looked, hub, _| hub.looked(view, looked, begun.elapsed())));
     }
 
-    fn looked(&mut self, view: View, looked: Result<(u64, Vec<SessionRow>), Error>) {
+    fn looked(&mut self, view: View, looked: Result<(u64, Vec<SessionRow>), Error>, took: Duration) {
         let Some(mut seen) = self.views.remove(&view) else { return };
         seen.is_looking = false;
         let waiting = std::mem::take(&mut seen.waiting);
@@ -412,15 +420,16 @@ impl Hub {
             Err(error) => waiting.into_iter().for_each(|asker| asker.reply(Err(error.clone()))),
             Ok((sessions, recent)) => {
                 let (at, fault) = (clock::now(), self.setup.log.fault());
-                let same = seen
-                    .picture
-                    .as_ref()
-                    .filter(|old| (old.sessions, &old.recent, &old.fault) == (sessions, &recent, &fault));
+                let report = self.report.clone();
+                let same = seen.picture.as_ref().filter(|old| {
+                    (old.sessions, &old.recent, &old.fault, &old.report)
+                        == (sessions, &recent, &fault, &report)
+                });
                 let version = same.map(|same| same.version).unwrap_or_else(|| {
                     self.version += 1;
                     self.version
                 });
-                let picture = Picture { at, version, sessions, recent, fault };
+                let picture = Picture { at, version, sessions, recent, fault, report, took };
                 let overview = self.compose(&picture);
                 self.setup.overviews.put(view.clone(), overview.clone());
                 for asker in waiting {
@@ -588,7 +597,13 @@ impl Handler<Broadcast> for Hub {
 impl Handler<Announce> for Hub {
     type Result = ();
 
-    fn handle(&mut self, Announce(announcement): Announce, _: &mut Self::Context) {
+    fn handle(&mut self, Announce(announcement): Announce, ctx: &mut Self::Context) {
+        if let Announcement::Report(report) = &*announcement {
+            self.report = Some(report.clone());
+            self.setup.overviews.clear();
+            self.views.values_mut().filter_map(|seen| seen.picture.as_mut()).for_each(Picture::age);
+            self.tell_all_health(ctx);
+        }
         match &*announcement {
             Announcement::Approval(news) => {
                 let prompted_by = &news.pending().prompted_by;

@@ -34,6 +34,7 @@ use actix_web::rt::net::TcpStream;
 use actix_web::{App, HttpServer, web};
 use clawmux_core::access::gate::Gate;
 use clawmux_core::config::Gateway;
+use clawmux_core::daemon::health::Condition;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::swappable::Swappable;
@@ -48,6 +49,7 @@ use crate::connection::strangers::Said;
 use crate::connection::{CLOSE_GRACE, ConnectionControl, Protocol, Services};
 use crate::host::bound::UnixSocket;
 use crate::host::heap::Peak;
+use crate::host::open_files;
 use crate::host::socket_owner::{self, Means, own_user};
 use crate::http::control_ui::ControlUi;
 use crate::http::metrics::Metrics;
@@ -102,6 +104,8 @@ pub struct ListenerSetup {
     pub arbiters: Arbiters,
     /// Whether the log can be written, which `/readyz` tells.
     pub log: Health,
+    /// How the daemon is as a whole.
+    pub condition: Arc<Swappable<Option<Condition>>>,
     /// Whether the sockets go on when this daemon stops: whoever passed them has them too.
     pub outlived: bool,
     /// What `/metrics` tells; none = nothing.
@@ -227,6 +231,7 @@ impl Listener {
             control_ui: setup.control_ui,
             stage: watch::Sender::new(Stage::Starting),
             log: setup.log,
+            condition: setup.condition,
             metrics: setup.metrics,
             webhooks: setup.webhooks,
             draining: AtomicBool::new(false),
@@ -571,20 +576,9 @@ impl Handler<Observe> for Listener {
     }
 }
 
-/// How many connections the limit on open files leaves room for: each takes two descriptors. The
-/// soft limit is raised to the hard one first.
+/// How many connections the limit on open files leaves room for: each takes two descriptors.
 fn room_for_connections() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
-    // SAFETY: both calls only read or write the struct they are given.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
-            let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) == 0 {
-                limit = raised;
-            }
-        }
-    }
-    let room = limit.rlim_cur.saturating_sub(DESCRIPTORS_KEPT) / 2;
+    let room = open_files::max().saturating_sub(DESCRIPTORS_KEPT) / 2;
     usize::try_from(room).unwrap_or(usize::MAX).clamp(16, 1 << 20)
 }
 

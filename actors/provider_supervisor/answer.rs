@@ -1,18 +1,20 @@
 //! An answer as it comes in over a connection.
 //!
 //! One stream, whichever provider it comes from; the offline one too, whose plan is played under the
-//! same deadlines. A model that fails before it said anything is asked again after a pause, where it may do
-//! better then, and followed by the next one of the agent; one that fails later ends the answer, since what was
-//! said can't be taken back.
+//! same deadlines. A model that fails before it said anything is asked at once with another key, where this one
+//! is refused or has no more requests left, or again after a pause, where it may do better then, and followed by
+//! the next one of the agent; one that fails later ends the answer, since what was said can't be taken back. The
+//! next model may be another provider's, at which there has to be a place.
 //!
 //! ```text
-//!            head                 end marker
-//! Opening ---------> Reading ------------------+
-//!   ^  ^ |              |                      v
-//!   |  | +--- fails ----+--- has spoken ---> Over
-//!   |  |                |                      ^
-//!   |  +-- next model <-+   Playing -----------+
-//!   +----- Pausing <----+
+//!                head                 end marker
+//!     Opening ---------> Reading ------------------+
+//!     ^ ^  ^ |              |                      v
+//!     | |  | +--- fails ----+--- has spoken ---> Over
+//!     | |  |                |                      ^
+//!     | |  +-- next key <---+   Playing -----------+
+//!     | +----- Pausing <----+
+//!  Queued <--- next model <-+
 //! ```
 
 use std::collections::VecDeque;
@@ -24,6 +26,7 @@ use std::time::Duration;
 use actix::Recipient;
 use bytes::Bytes;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::ids::SessionKey;
 use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::offline::{self, Step};
@@ -38,6 +41,8 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::client::{self, Body, Failure, io_words};
 use super::default_model::{self, Chosen};
 use super::deltas::Held;
+use super::standing::Standing;
+use super::waiting::{Queueing, Step as QueueStep};
 use super::{Call, Candidate, Deadlines, Endpoint};
 use crate::runtime::clock;
 
@@ -57,8 +62,11 @@ const DRAIN_BYTES_MAX: usize = 64 * 1024;
 /// A provider's answer: a stream of all deltas that each read of the network completed. Once it is over it
 /// gives back what the call holds; dropped at any moment it closes its connection.
 pub(super) struct Answer {
+    session: SessionKey,
     /// The models not tried yet.
     candidates: VecDeque<Candidate>,
+    /// Where it is kept how they answer.
+    standing: Standing,
     request: ChatRequest,
     deadlines: Deadlines,
     /// The model that is asked, its request as its provider wants it, and how often it was asked again.
@@ -67,6 +75,10 @@ pub(super) struct Answer {
     /// Who is told of a model that is chosen, and whether one was chosen anew.
     chosen: Recipient<Chosen>,
     rechosen: bool,
+    /// When it was asked last.
+    since: Instant,
+    /// Whether it was asked without tools because it said that it can't call any.
+    is_without_tools: bool,
     /// What was left out of the request because the model can't take it.
     reduced: Reduced,
     /// What is told next.
@@ -108,21 +120,27 @@ enum Phase {
     Choosing(LocalBoxFuture<'static, Result<String, Failure>>),
     /// Before the same model is asked again.
     Pausing,
+    /// Waits for a place at the next model's provider.
+    Queued(Box<Queueing>),
     Over,
 }
 
 impl Answer {
     pub(super) fn new(call: Call, held: Held) -> Self {
-        let Call { candidates, request, notices, body, chosen } = call;
-        let deadlines = candidates.first().map(|first| first.deadlines).unwrap_or_default();
+        let Call { session, candidates, request, notices, body, chosen, standing } = call;
+        let deadlines = candidates.front().map(|first| first.deadlines).unwrap_or_default();
         let mut answer = Self {
-            candidates: candidates.into(),
+            session,
+            candidates,
+            standing,
             request,
             deadlines,
             asked: None,
             again: 0,
             chosen,
             rechosen: false,
+            since: Instant::now(),
+            is_without_tools: false,
             reduced: Reduced::default(),
             notices,
             phase: Phase::Over,
@@ -148,6 +166,7 @@ impl Answer {
         let Endpoint { kind, base_url, .. } = &*candidate.endpoint;
         let body = encode(*kind, base_url, &self.request).into();
         self.again = 0;
+        self.is_without_tools = false;
         self.begin(candidate, body);
     }
 
@@ -164,6 +183,8 @@ impl Answer {
             self.failed = Some(Failure { error, fault: Fault::BadRequest, billed: false });
             return;
         }
+        self.standing.asked(clock::now(), &candidate);
+        self.since = Instant::now();
         let decoder = Decoder::new(endpoint.kind, &endpoint.name);
         self.phase = if decoder.is_some() {
             let name = endpoint.name.clone();
@@ -175,49 +196,117 @@ impl Answer {
         self.asked = Some((candidate, body));
     }
 
-    /// This attempt failed: once more after a pause, or on to the next model, where that makes sense.
+    /// This attempt failed: once more with another key or after a pause, or on to the next model, where that
+    /// makes sense.
     fn fail(&mut self, failure: Failure) -> Option<Error> {
         let Failure { error, fault, billed } = failure;
         self.held.charge(|charge| {
-            charge.failed(&error, fault);
+            charge.failed(&error);
             charge.end(billed);
         });
-        if !self.spoken && (self.ask_for_less(&error, fault) || self.choose_anew(fault)) {
-            return None;
+        if let Some((candidate, _)) = &self.asked {
+            self.standing.failed(clock::now(), candidate, &error, fault);
         }
-        let wanted = match error.detail {
-            Some(Detail::RetryAfter(wait)) => Some(wait),
-            _ => None,
-        };
-        let asked = self.asked.as_ref().filter(|_| !self.spoken);
-        let pause = asked.and_then(|(candidate, _)| {
-            let (max, pause) = (candidate.endpoint.patience.retries, self.deadlines.retry);
-            let retries = Retries { max, pause, ..Retries::default() };
-            Some((candidate, retries.pause(fault, self.again, wanted, random())?))
-        });
-        if let Some((candidate, pause)) = pause {
-            let (words, model, pause_ms) = (fault.words(), candidate.model_ref(), pause.as_millis());
-            let fault = fault.name();
-            tracing::warn!(%error, %model, fault, pause_ms, "model failed, it is asked again");
-            let notice = format!("{model} {words}: it is asked again in {}", seconds(pause));
-            self.notices.push(Notice::new(NoticeKind::Retrying, notice));
-            self.phase = Phase::Pausing;
-            self.pause_for(pause);
+        if !self.spoken && (self.ask_for_less(&error, fault) || self.choose_anew(fault)) {
             return None;
         }
         if !self.spoken
             && fault.fails_over()
-            && let Some(next) = self.candidates.pop_front()
+            && let Some((asked, body)) = self.asked.take()
         {
-            let (from, to) = (self.model_ref(), next.model_ref());
-            tracing::warn!(%error, model = %from, next = %to, fault = fault.name(), "model failed, trying the next");
-            let notice = format!("{from} {}: {to} is asked", fault.words());
-            self.notices.push(Notice::new(NoticeKind::Fallback, notice));
-            self.begin_next(next);
-            return None;
+            if !fault.is_of_key() {
+                // Another key would not help.
+                self.candidates.retain(|other| !other.is_model_of(&asked));
+            }
+            if !self.has_key_for(&asked, fault) && self.ask_later(&asked, &error, fault) {
+                self.asked = Some((asked, body));
+                return None;
+            }
+            if self.ask_next(&asked, body, &error, fault) {
+                return None;
+            }
         }
         self.end();
         Some(error)
+    }
+
+    /// Whether another key of the same model comes next and is better asked with at once than this one later.
+    fn has_key_for(&self, asked: &Candidate, fault: Fault) -> bool {
+        fault.is_of_key()
+            && self.candidates.front().is_some_and(|next| {
+                next.is_model_of(asked) && (!fault.is_passing() || self.standing.admits(clock::now(), next))
+            })
+    }
+
+    /// Asks the same model again after a pause, where it may do better then. Whether it does.
+    fn ask_later(&mut self, asked: &Candidate, error: &Error, fault: Fault) -> bool {
+        let wanted = match error.detail {
+            Some(Detail::RetryAfter(wait)) => Some(wait),
+            _ => None,
+        };
+        let (max, pause) = (asked.endpoint.patience.retries, self.deadlines.retry);
+        let retries = Retries { max, pause, ..Retries::default() };
+        let Some(pause) = retries.pause(fault, self.again, wanted, random()) else { return false };
+        let (model, pause_ms, words) = (asked.model_ref(), pause.as_millis(), fault.words());
+        tracing::warn!(%error, %model, fault = fault.name(), pause_ms, "model failed, it is asked again");
+        let notice = format!("{model} {words}: it is asked again in {}", seconds(pause));
+        self.notices.push(Notice::new(NoticeKind::Retrying, notice));
+        self.phase = Phase::Pausing;
+        self.pause_for(pause);
+        true
+    }
+
+    /// Asks with the next key of the same model, or the next model. Whether there is one.
+    fn ask_next(&mut self, asked: &Candidate, body: Bytes, error: &Error, fault: Fault) -> bool {
+        let Some(next) = self.candidates.front() else { return false };
+        let (from, words) = (asked.model_ref(), fault.words());
+        if next.is_model_of(asked) {
+            let (Some(key), Some(other)) = (asked.key_name(), next.key_name()) else { return false };
+            tracing::warn!(%error, model = %from, %key, next = %other, fault = fault.name(), "key failed, trying the next");
+            // It is asked at once: only what took a while is worth telling.
+            if self.since.elapsed() >= self.deadlines.notice {
+                let notice = format!("{from} {words} ({key}): it is asked with {other}");
+                self.notices.push(Notice::new(NoticeKind::Retrying, notice));
+            }
+            if let Some(next) = self.candidates.pop_front() {
+                self.begin(next, body);
+            }
+            return true;
+        }
+        let to = next.model_ref();
+        tracing::warn!(%error, model = %from, next = %to, fault = fault.name(), "model failed, trying the next");
+        let notice = format!("{from} {words}: {to} is asked");
+        self.notices.push(Notice::new(NoticeKind::Fallback, notice));
+        if next.endpoint.name == asked.endpoint.name {
+            if let Some(next) = self.candidates.pop_front() {
+                self.begin_next(next);
+            }
+        } else {
+            self.held.set_place(None);
+            let queueing = Queueing::new(self.session.clone(), std::mem::take(&mut self.candidates));
+            self.phase = Phase::Queued(Box::new(queueing));
+        }
+        true
+    }
+
+    /// There is a place for the next model, something to tell of the wait for it, or no place at all.
+    fn queued(&mut self, step: Option<Result<QueueStep, Error>>) -> Option<Error> {
+        match step {
+            Some(Ok(QueueStep::Tell(notice))) => self.notices.push(notice),
+            Some(Ok(QueueStep::Place(place, candidates))) => {
+                self.held.set_place(Some(place));
+                self.candidates = candidates;
+                if let Some(next) = self.candidates.pop_front() {
+                    self.begin_next(next);
+                }
+            }
+            Some(Err(error)) => {
+                self.end();
+                return Some(error);
+            }
+            None => self.end(),
+        }
+        None
     }
 
     /// The model that is asked.
@@ -229,6 +318,7 @@ impl Answer {
     /// Asks the same model once more, without what it said it can't take. Whether there was such a thing.
     fn ask_for_less(&mut self, error: &Error, fault: Fault) -> bool {
         let Some(notice) = self.reduced.reduce(&mut self.request, fault) else { return false };
+        self.is_without_tools |= fault == Fault::NoTools;
         let Some((candidate, _)) = self.asked.take() else { return false };
         let (model, told) = (candidate.model_ref(), &notice.message);
         tracing::info!(%error, %model, %told, "less is sent");
@@ -258,8 +348,13 @@ impl Answer {
         let Some((mut candidate, body)) = self.asked.take() else { return self.end() };
         match model {
             Ok(model) => {
-                candidate.model = model;
-                let (provider, model) = (candidate.endpoint.name.clone(), candidate.model.clone());
+                let provider = candidate.endpoint.name.clone();
+                // With its other keys it is the same.
+                let others = self.candidates.iter_mut().filter(|other| other.by_default);
+                for other in others.filter(|other| other.endpoint.name == provider) {
+                    other.model.clone_from(&model);
+                }
+                candidate.model.clone_from(&model);
                 if self.chosen.try_send(Chosen { provider, model }).is_err() {
                     tracing::debug!("the supervisor is busy: the next call chooses again");
                 }
@@ -270,6 +365,16 @@ impl Answer {
                 self.asked = Some((candidate, body));
                 self.failed = Some(failure);
             }
+        }
+    }
+
+    /// The model that is asked answered to the end. Where it did once it was asked without tools, it can't call
+    /// any; what it said alone is no proof: it may repeat a prompt.
+    fn went_well(&self) {
+        let Some((candidate, _)) = &self.asked else { return };
+        self.standing.succeeded(candidate);
+        if self.is_without_tools {
+            self.standing.is_without_tools(candidate.model_ref());
         }
     }
 
@@ -323,6 +428,7 @@ impl Answer {
             if let Some(notice) = self.incomplete(*stop) {
                 deltas.insert(deltas.len() - 1, Delta::Notice(notice));
             }
+            self.went_well();
             self.end();
         } else if self.said_bytes > ANSWER_BYTES_MAX || self.said_calls > ANSWER_CALLS_MAX {
             let what = format!("{ANSWER_BYTES_MAX} bytes or {ANSWER_CALLS_MAX} tool calls");
@@ -534,6 +640,12 @@ impl Stream for Answer {
                     match this.asked.take() {
                         Some((candidate, body)) => this.begin(candidate, body),
                         None => this.end(),
+                    }
+                }
+                Phase::Queued(queueing) => {
+                    let step = std::task::ready!(queueing.poll_next_unpin(cx));
+                    if let Some(error) = this.queued(step) {
+                        return Poll::Ready(Some(Err(error)));
                     }
                 }
                 Phase::Over => {}

@@ -1,5 +1,6 @@
 //! What a call of a model is made of: where it goes, and how long each part of it may take.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use actix::Recipient;
 use clawmux_core::access::Secret;
 use clawmux_core::config::{self, Patience};
 use clawmux_core::error::Error;
+use clawmux_core::ids::SessionKey;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::model::ModelRef;
@@ -16,6 +18,8 @@ use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
 use rustls::ClientConfig;
 
 use super::default_model::Chosen;
+use super::places::Places;
+use super::standing::{Standing, key_name};
 use crate::outbound::proxy;
 use crate::outbound::tls::client_config;
 
@@ -34,6 +38,10 @@ pub struct Deadlines {
     pub total: Duration,
     /// How long connections are kept that nobody uses.
     pub keep_alive: Duration,
+    /// How long a place at the provider is waited for.
+    pub place: Duration,
+    /// After how much of a wait whoever waits is told why.
+    pub notice: Duration,
 }
 
 /// How many times as long a model that thinks may be silent: some providers send nothing meanwhile.
@@ -59,6 +67,9 @@ impl From<Patience> for Deadlines {
             total,
             // Providers close theirs after a minute or more.
             keep_alive: Duration::from_secs(45),
+            // One who has a place may keep it for as long.
+            place: total,
+            notice: Duration::from_secs(2),
         }
     }
 }
@@ -72,8 +83,8 @@ impl Default for Deadlines {
 /// The value of a header that is shorter is no secret: every text has it somewhere.
 const HIDDEN_BYTES_MIN: usize = 8;
 
-/// One configured provider, ready to be called.
-#[derive(Debug)]
+/// One configured provider with one of its keys, ready to be called.
+#[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) kind: ProviderKind,
@@ -81,6 +92,9 @@ pub(crate) struct Endpoint {
     pub(super) key: Option<Secret>,
     /// The values of headers that are long enough to be secrets.
     hidden: Vec<Secret>,
+    /// The place of the key among those of the provider, from 0, and how many it has.
+    pub(super) key_at: usize,
+    pub(super) keys: usize,
     pub(super) patience: Patience,
     /// None for a provider without a network.
     pub(super) http: Option<HttpRequest>,
@@ -91,7 +105,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads the certificate authority's file, so it belongs to the start of the daemon.
+    /// With the first of its keys. Reads the certificate authority's file, so it belongs to the start of the
+    /// daemon.
     ///
     /// # Errors
     /// `InvalidRequest` where that file can't be read or holds no certificate, or where the environment names a
@@ -107,11 +122,13 @@ impl Endpoint {
         } else {
             None
         };
-        Ok(Self {
+        let endpoint = Self {
             name: name.to_owned(),
             kind: provider.kind,
             base_url: provider.base_url.clone(),
-            key: provider.api_key.clone(),
+            key: None,
+            key_at: 0,
+            keys: provider.keys().count(),
             hidden: provider
                 .headers
                 .values()
@@ -119,15 +136,28 @@ impl Endpoint {
                 .cloned()
                 .collect(),
             patience: provider.patience,
-            http: HttpRequest::new(
-                provider.kind,
-                &provider.base_url,
-                provider.api_key.as_ref(),
-                &provider.headers,
-            ),
+            http: None,
             tls,
             proxy: proxy::of_environment().of(&provider.base_url).map_err(named)?,
-        })
+        };
+        Ok(endpoint.with_key(0, provider.keys().next(), provider))
+    }
+
+    /// With each of its keys, in order: one at least, which is none where it has none.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn all(name: &str, provider: &config::Provider) -> Result<Vec<Arc<Self>>, Error> {
+        let first = Self::new(name, provider)?;
+        let others = provider.keys().enumerate().skip(1);
+        let others: Vec<_> =
+            others.map(|(at, key)| Arc::new(first.clone().with_key(at, Some(key), provider))).collect();
+        Ok(std::iter::once(Arc::new(first)).chain(others).collect())
+    }
+
+    fn with_key(self, at: usize, key: Option<&Secret>, provider: &config::Provider) -> Self {
+        let http = HttpRequest::new(self.kind, &self.base_url, key, &provider.headers);
+        Self { key: key.cloned(), key_at: at, http, ..self }
     }
 }
 
@@ -149,6 +179,8 @@ pub(crate) struct Candidate {
     pub(crate) deadlines: Deadlines,
     /// What is known of the model.
     pub(crate) facts: ModelFacts,
+    /// Who calls its provider.
+    pub(crate) places: Places,
 }
 
 impl Candidate {
@@ -156,13 +188,25 @@ impl Candidate {
     pub(super) fn model_ref(&self) -> ModelRef {
         ModelRef { provider: self.endpoint.name.clone(), model: self.model.clone() }
     }
+
+    /// Whether it is the same model, with whichever key.
+    pub(super) fn is_model_of(&self, other: &Self) -> bool {
+        self.endpoint.name == other.endpoint.name && self.model == other.model
+    }
+
+    /// Its key as people are told of it, by its position; nothing where there is but one.
+    pub(super) fn key_name(&self) -> Option<String> {
+        key_name(self.endpoint.key_at, self.endpoint.keys)
+    }
 }
 
 /// A provider call that was granted.
 #[derive(Debug)]
 pub(crate) struct Call {
+    /// For which session.
+    pub(crate) session: SessionKey,
     /// Tried in order; never empty.
-    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) candidates: VecDeque<Candidate>,
     pub(crate) request: ChatRequest,
     /// What is told before the answer.
     pub(crate) notices: Vec<Notice>,
@@ -170,4 +214,6 @@ pub(crate) struct Call {
     pub(crate) body: Vec<u8>,
     /// Who is told of a model that the call has to choose.
     pub(crate) chosen: Recipient<Chosen>,
+    /// Where it is kept how the models answer.
+    pub(crate) standing: Standing,
 }

@@ -5,13 +5,11 @@ use clawmux_core::conversation::log::usage::{Changed, UsageRecord};
 use clawmux_core::error::Error;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::estimate_tokens;
-use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::meter::Reservation;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::price::{Money, Price};
 use clawmux_core::provider::tally::Spent;
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::time::Timestamp;
 
 use super::account::Account;
 use super::shared_budget::{SharedBudget, SharedBudgets};
@@ -52,20 +50,7 @@ pub(crate) struct Charge {
     changed: Option<Changed>,
     /// What attempts that are over cost.
     records: Vec<UsageRecord>,
-    /// How they came out.
-    outcomes: Vec<Outcome>,
     attempt: Option<Attempt>,
-}
-
-/// How a call of a provider came out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    /// The model.
-    pub(crate) model: ModelRef,
-    /// When it was over.
-    pub(crate) at: Timestamp,
-    /// What went wrong.
-    pub(crate) failed: Option<(Error, Fault)>,
 }
 
 /// One call of one model.
@@ -102,7 +87,6 @@ impl Charge {
             in_purse: shared_budget.map(|shared_budget| (shared_budget, reserved)),
             changed,
             records: Vec::new(),
-            outcomes: Vec::new(),
             attempt: None,
         }
     }
@@ -139,10 +123,9 @@ impl Charge {
     }
 
     /// The attempt failed; [`end`](Self::end) follows.
-    pub(super) fn failed(&mut self, error: &Error, fault: Fault) {
+    pub(super) fn failed(&mut self, error: &Error) {
         if let Some(attempt) = &self.attempt {
             self.payer.meters.failed(&attempt.model.provider, error.code);
-            self.outcomes.push(attempt.outcome(Some((error.clone(), fault))));
         }
     }
 
@@ -169,7 +152,6 @@ impl Charge {
         let Some(attempt) = &mut self.attempt else { return Usage::default() };
         attempt.wire = wire.or(attempt.wire);
         attempt.finished = true;
-        self.outcomes.push(attempt.outcome(None));
         attempt.usage(self.size.input)
     }
 
@@ -223,10 +205,6 @@ impl Payer {
 }
 
 impl Attempt {
-    fn outcome(&self, failed: Option<(Error, Fault)>) -> Outcome {
-        Outcome { model: self.model.clone(), at: clock::now(), failed }
-    }
-
     fn usage(&self, input_estimate: u64) -> Usage {
         let streamed = estimate_tokens(self.output_bytes);
         match self.wire {
@@ -247,8 +225,8 @@ impl Drop for Charge {
             if let Some((shared_budget, reserved)) = self.in_purse.take() {
                 shared_budget.release(reserved);
             }
-            let (records, outcomes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.outcomes));
-            self.supervisor.do_send(Settle { call: self.call, reservation, records, outcomes });
+            let records = std::mem::take(&mut self.records);
+            self.supervisor.do_send(Settle { call: self.call, reservation, records });
         }
     }
 }

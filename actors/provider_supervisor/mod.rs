@@ -1,7 +1,7 @@
 //! `ProviderSupervisor`: budgets, and who may call a model.
 //!
-//! Every paid call passes here: where there is room among the calls under way and in the budgets it
-//! answers with the stream of [`Deltas`], and in the end it settles what the call cost. The stream itself
+//! Every paid call passes here: it is answered with the stream of [`Deltas`], which begins once there is room
+//! among the calls of its provider and in the budgets, and in the end what it cost is settled. The stream itself
 //! runs beside its session, on the session's arbiter, and never comes through this mailbox.
 //!
 //! Deliberately absent: client sockets, and the conversation.
@@ -13,11 +13,15 @@ mod charge;
 mod client;
 pub mod default_model;
 pub mod deltas;
+mod places;
 pub mod probe;
 pub mod shared_budget;
 mod shared_meter;
+mod standing;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,12 +31,10 @@ use actix::{
 };
 use clawmux_core::config::{self, Config};
 use clawmux_core::conversation::log::usage::UsageRecord;
-use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
-use clawmux_core::provider::breaker::Breakers;
 use clawmux_core::provider::budget::Budget;
 use clawmux_core::provider::facts::KnownModels;
-use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::meter::{Meter, Reservation};
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::{Notice, NoticeKind};
@@ -41,10 +43,9 @@ use clawmux_core::provider::price::{Money, Price};
 use clawmux_core::provider::tally::{Spent, SpentBy};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens};
-use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::host::open_files;
 use crate::runtime::clock;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::{Observe, Observed};
@@ -53,27 +54,23 @@ use crate::store::{BeginCall, RecordUsage, Store};
 use account::Account;
 pub use call::Deadlines;
 pub(crate) use call::{Call, Candidate, Endpoint};
-pub(crate) use charge::{Charge, Outcome, Payer};
+pub(crate) use charge::{Charge, Payer};
 use default_model::Defaults;
 use deltas::Deltas;
+use places::{Figures, Places};
 use shared_budget::SharedBudgets;
 use shared_meter::{CallSize, SharedMeter};
+use standing::Standing;
+use waiting::Queueing;
 
-/// The most calls under way at once.
-const CALLS_MAX: usize = 256;
-
-/// The most that wait for their turn, and how long.
+/// The most calls that wait for a place at one provider.
 const WAITING_MAX: usize = 1024;
-const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The most calls of one provider at once where nobody says, however many open files there may be.
+const CALLS_MAX: u64 = 4096;
 
 /// How long it may take to write down that a call begins.
 const WRITE_MAX: Duration = Duration::from_secs(30);
-
-/// For how long a provider counts as failing that was not asked again.
-const FAILING_FOR: Duration = Duration::from_secs(3600);
-
-/// The most models that are remembered to be without tools: more than configurations have.
-const TOOLLESS_MAX: usize = 1024;
 
 /// Usage records kept while the log can't be written, and how often they are tried again.
 const UNKEPT_MAX: usize = 4096;
@@ -82,7 +79,13 @@ const KEEP_RETRY: Duration = Duration::from_secs(2);
 /// Grants provider calls and meters them.
 pub struct ProviderSupervisor {
     config: Arc<Config>,
-    endpoints: BTreeMap<String, Arc<Endpoint>>,
+    /// The providers, each with all its keys.
+    endpoints: BTreeMap<String, Vec<Arc<Endpoint>>>,
+    /// Who calls them.
+    places: BTreeMap<String, Places>,
+    /// How many may call one that is not set otherwise, and how many may wait.
+    calls_max: usize,
+    waiting_max: usize,
     /// In place of those of the providers.
     deadlines: Option<Deadlines>,
     meter: SharedMeter,
@@ -92,10 +95,7 @@ pub struct ProviderSupervisor {
     prefixes: Prefixes,
     /// Where calls under way and what they cost are written down.
     calls: Option<CallLog>,
-    slots: Arc<Semaphore>,
-    waiting: usize,
-    waiting_max: usize,
-    wait_max: Duration,
+    standing: Standing,
     granted: u64,
     refused: u64,
     used: Usage,
@@ -103,12 +103,6 @@ pub struct ProviderSupervisor {
     unkept: Vec<RecordUsage>,
     shared_budgets: SharedBudgets,
     meters: Meters,
-    /// What went wrong last with each provider of whom something did.
-    failing: BTreeMap<String, Failing>,
-    /// The models that are left alone for a while.
-    breakers: Breakers,
-    /// The models that can't call tools, as their servers said.
-    toolless: BTreeSet<ModelRef>,
     /// The models of agents that name none.
     defaults: Defaults,
 }
@@ -127,15 +121,6 @@ impl CallLog {
     pub fn of(store: &Addr<Store>) -> Self {
         Self { begun: store.clone().recipient(), over: store.clone().recipient() }
     }
-}
-
-/// What went wrong last with a provider.
-#[derive(Debug)]
-struct Failing {
-    /// So many of its last calls failed in a row; none once one went well again.
-    calls: u64,
-    last: Error,
-    at: Timestamp,
 }
 
 /// Asks a model. `request.model` is filled in from the agent's models, `request.max_tokens` is the agent's
@@ -168,8 +153,39 @@ pub struct Settle {
     pub(crate) reservation: Reservation,
     /// One for each model that was called and may have counted something.
     pub(crate) records: Vec<UsageRecord>,
-    /// How the calls came out, in order.
-    pub(crate) outcomes: Vec<Outcome>,
+}
+
+/// A call, on its way.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    chat: Chat,
+    /// The most tokens that its agent may say at once.
+    max_tokens: u32,
+    /// What the dearest of its models costs; none where a price is not known.
+    price: Option<Price>,
+    notices: Vec<Notice>,
+}
+
+impl Asking {
+    fn max_tokens(&self) -> u32 {
+        self.chat.request.max_tokens.min(self.max_tokens)
+    }
+}
+
+/// A call that waited for its place has one: reserves its budget.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<Granted, Error>")]
+pub(crate) struct Grant {
+    pub(crate) asking: Asking,
+    /// Of which the first is of the provider where it has its place.
+    pub(crate) candidates: VecDeque<Candidate>,
+}
+
+/// A call may begin, and this is what it has reserved.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) call: Call,
+    pub(crate) charge: Charge,
 }
 
 /// Goes over to another configuration. Calls under way go on as they began; what was spent counts on.
@@ -189,7 +205,7 @@ pub struct KnowModels(pub Arc<KnownModels>);
 
 /// The providers of a configuration, ready to be called.
 #[derive(Clone, Debug)]
-pub struct Endpoints(BTreeMap<String, Arc<Endpoint>>);
+pub struct Endpoints(BTreeMap<String, Vec<Arc<Endpoint>>>);
 
 impl Endpoints {
     /// Reads the files of certificate authorities. Blocks.
@@ -198,7 +214,7 @@ impl Endpoints {
     /// `InvalidRequest` where such a file can't be read or holds no certificate.
     pub fn new(config: &Config) -> Result<Self, Error> {
         let endpoint = |(name, provider): (&String, &config::Provider)| {
-            Ok((name.clone(), Arc::new(Endpoint::new(name, provider)?)))
+            Ok((name.clone(), Endpoint::all(name, provider)?))
         };
         config.providers.iter().map(endpoint).collect::<Result<_, Error>>().map(Self)
     }
@@ -221,29 +237,28 @@ impl ProviderSupervisor {
     /// `InvalidRequest` where such a file can't be read or holds no certificate.
     pub fn new(config: Arc<Config>, calls: Option<CallLog>, spent: Vec<SpentBy>) -> Result<Self, Error> {
         let Endpoints(endpoints) = Endpoints::new(&config)?;
-        Ok(Self {
+        let mut supervisor = Self {
             meter: SharedMeter::new(Meter::new(&config.budgets, spent, clock::now())),
             known: Arc::new(config.models.clone()),
             prefixes: Prefixes::default(),
             config,
-            endpoints,
+            endpoints: BTreeMap::new(),
+            places: BTreeMap::new(),
+            calls_max: calls_max(),
+            waiting_max: WAITING_MAX,
             deadlines: None,
             calls,
-            slots: Arc::new(Semaphore::new(CALLS_MAX)),
-            waiting: 0,
-            waiting_max: WAITING_MAX,
-            wait_max: WAIT_MAX,
+            standing: Standing::default(),
             granted: 0,
             refused: 0,
             used: Usage::default(),
             unkept: Vec::new(),
             shared_budgets: SharedBudgets::default(),
             meters: Meters::default(),
-            failing: BTreeMap::new(),
-            breakers: Breakers::default(),
-            toolless: BTreeSet::new(),
             defaults: Defaults::default(),
-        })
+        };
+        supervisor.set_endpoints(endpoints, |_| true);
+        Ok(supervisor)
     }
 
     /// Of sessions that spend together from these purses.
@@ -267,48 +282,66 @@ impl ProviderSupervisor {
         self
     }
 
-    /// With room for so many calls at once and so many that wait for so long.
+    /// With room for so many calls of a provider at once, where nothing else is set, and for so many that wait.
     #[must_use]
-    pub fn with_room(mut self, calls: usize, waiting: usize, wait: Duration) -> Self {
-        self.slots = Arc::new(Semaphore::new(calls));
-        self.waiting_max = waiting;
-        self.wait_max = wait;
+    pub fn with_room(mut self, calls: usize, waiting: usize) -> Self {
+        (self.calls_max, self.waiting_max) = (calls, waiting);
+        self.places.clear();
+        self.set_places();
         self
     }
 
-    /// The models of an agent with where they are, `first` in place of its first one.
-    fn candidates(
-        &self,
-        agent: &AgentId,
-        models: &[ModelRef],
-        first: Option<&ModelRef>,
-    ) -> Result<(Vec<Candidate>, u32), Error> {
+    /// These are the providers now; what is known of those for whom `is_same` does not hold is forgotten.
+    fn set_endpoints(
+        &mut self,
+        endpoints: BTreeMap<String, Vec<Arc<Endpoint>>>,
+        is_same: impl Fn(&String) -> bool,
+    ) {
+        let keys = endpoints.iter().map(|(name, keys)| (name.clone(), keys.len())).collect();
+        self.standing.set_providers(keys, is_same);
+        self.endpoints = endpoints;
+        self.set_places();
+    }
+
+    /// Each provider has as many places as the configuration says; who calls and who waits goes on.
+    fn set_places(&mut self) {
+        self.places.retain(|name, _| self.endpoints.contains_key(name));
+        for name in self.endpoints.keys() {
+            let max = match self.config.providers.get(name).map_or(0, |provider| provider.max_concurrent) {
+                0 => self.calls_max,
+                max => max,
+            };
+            match self.places.get(name) {
+                Some(places) => places.set_max(max),
+                None => {
+                    self.places.insert(name.clone(), Places::new(max, self.waiting_max));
+                }
+            }
+        }
+    }
+
+    /// The models of an agent with where they are, the one that was chosen in place of its first one, each with
+    /// every key; and the most tokens of an answer.
+    fn candidates(&self, chat: &Chat) -> Result<(Vec<Candidate>, u32), Error> {
+        let Chat { session, agent, models, model: first, .. } = chat;
         let configured = self.config.agents.get(agent);
         let (models, max_tokens) = match configured {
             Some(configured) if models.is_empty() => (&*configured.models, configured.max_tokens),
             // As it was when its run began.
             configured if !models.is_empty() => {
-                (models, configured.map_or(u32::MAX, |agent| agent.max_tokens))
+                (models.as_slice(), configured.map_or(u32::MAX, |agent| agent.max_tokens))
             }
             _ => return Err(ErrorCode::NotFound.error(format!("agent {agent} is not configured"))),
         };
         let mut seen = BTreeSet::new();
         // Its provider may have gone since it was set.
-        let first = first.filter(|model| self.endpoints.contains_key(&model.provider));
+        let first = first.as_ref().filter(|model| self.endpoints.contains_key(&model.provider));
         let own = models.iter().skip(usize::from(first.is_some()));
         let candidates: Vec<Candidate> = first
             .into_iter()
             .chain(own)
             .filter(|model| seen.insert((&model.provider, &model.model)))
-            .filter_map(|model| {
-                let endpoint = self.endpoints.get(&model.provider)?.clone();
-                let deadlines = self.deadlines.unwrap_or_else(|| endpoint.patience.into());
-                let by_default = model.model.is_empty();
-                let known = if by_default { self.defaults.of(&model.provider) } else { model.model.clone() };
-                let facts =
-                    self.known.of(&ModelRef { provider: model.provider.clone(), model: known.clone() });
-                Some(Candidate { endpoint, model: known, by_default, deadlines, facts })
-            })
+            .flat_map(|model| self.with_keys(session, model))
             .collect();
         if candidates.is_empty() {
             return Err(
@@ -318,19 +351,44 @@ impl ProviderSupervisor {
         Ok((candidates, max_tokens))
     }
 
-    /// The call, what is to be in the log before it is made, and whether any budget bounds it.
+    /// A model with every key of its provider, the one first that the session goes on with: sessions are spread
+    /// over the keys, and each stays with its own, at which its conversation may be cached.
+    fn with_keys(&self, session: &SessionKey, model: &ModelRef) -> Vec<Candidate> {
+        let (Some(keys), Some(places)) =
+            (self.endpoints.get(&model.provider), self.places.get(&model.provider))
+        else {
+            return Vec::new();
+        };
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(session);
+        let first = usize::try_from(hash % keys.len().max(1) as u64).unwrap_or(0);
+        let in_turn = keys.iter().cycle().skip(first).take(keys.len());
+        let by_default = model.model.is_empty();
+        let name = if by_default { self.defaults.of(&model.provider) } else { model.model.clone() };
+        let facts = self.known.of(&ModelRef { provider: model.provider.clone(), model: name.clone() });
+        let candidate = |endpoint: &Arc<Endpoint>| Candidate {
+            endpoint: endpoint.clone(),
+            model: name.clone(),
+            by_default,
+            deadlines: self.deadlines.unwrap_or_else(|| endpoint.patience.into()),
+            facts: facts.clone(),
+            places: places.clone(),
+        };
+        in_turn.map(candidate).collect()
+    }
+
+    /// What a call has reserved, what is to be in the log before it is made, and whether any budget bounds it.
     fn grant(
         &mut self,
-        chat: Chat,
-        slot: OwnedSemaphorePermit,
+        asking: Asking,
+        candidates: VecDeque<Candidate>,
         supervisor: &Addr<Self>,
-    ) -> Result<(Deltas, BeginCall, bool), Error> {
-        let Chat { session, run, agent, models, model, mut request, account } = chat;
-        let (mut candidates, max_tokens) = self.candidates(&agent, &models, model.as_ref())?;
-        let mut notices = self.pass_over(&mut candidates);
-        let price = self.price(&agent, &session, &mut candidates, &mut notices)?;
-        let first = &candidates[0];
-        if self.toolless.contains(&first.model_ref()) {
+    ) -> Result<(Granted, BeginCall, bool), Error> {
+        let Asking { chat, max_tokens, price, mut notices } = asking;
+        let Chat { session, run, agent, mut request, account, .. } = chat;
+        let Some(first) = candidates.front() else {
+            return Err(ErrorCode::Internal.error("there is no model to ask"));
+        };
+        if !self.standing.has_tools(&first.model_ref()) {
             request.tools.clear();
         }
         request.model.clone_from(&first.model);
@@ -340,7 +398,7 @@ impl ProviderSupervisor {
         let input = estimate_input(first.endpoint.kind, &request, body.len());
         let shared_budgets = self.shared_budgets.clone();
         let meters = self.meters.clone();
-        let payer = Payer { session, run, agent, account, shared_budgets, meters };
+        let payer = Payer { session: session.clone(), run, agent, account, shared_budgets, meters };
         let size = CallSize { input, output_min: 1, output_max: request.max_tokens, price };
         let set_aside = self.meter.reserve(&payer, size)?;
         if set_aside.output != request.max_tokens {
@@ -355,9 +413,9 @@ impl ProviderSupervisor {
         let settling = supervisor.clone().recipient();
         let charge = Charge::new(settling, call, meter, (set_aside, size), payer, changed);
         let begun = BeginCall { call, reserved: charge.reserved(model) };
-        let chosen = supervisor.clone().recipient();
-        let call = Call { candidates, request, notices, body, chosen };
-        Ok((Deltas::new(call, charge, slot), begun, is_bounded))
+        let (standing, chosen) = (self.standing.clone(), supervisor.clone().recipient());
+        let call = Call { session, candidates, request, notices, body, chosen, standing };
+        Ok((Granted { call, charge }, begun, is_bounded))
     }
 
     /// What the dearest of these models costs; none where a price is not known. Where a budget is in money,
@@ -372,10 +430,12 @@ impl ProviderSupervisor {
         let is_needed = self.meter.lock().needs_price(agent, &session.owner());
         if is_needed {
             let is_unpriced = |candidate: &mut Candidate| candidate.facts.price.is_none();
-            let unpriced: Vec<String> = candidates
+            let mut unpriced: Vec<String> = candidates
                 .extract_if(.., is_unpriced)
                 .map(|left_out| left_out.model_ref().to_string())
                 .collect();
+            // Once, however many keys there are.
+            unpriced.dedup();
             let (unpriced, next) = (unpriced.join(", "), candidates.first().map(Candidate::model_ref));
             match next {
                 None => {
@@ -412,23 +472,82 @@ impl ProviderSupervisor {
         near.iter().map(|budget| Notice::new(NoticeKind::Budget, budget.near_words())).collect()
     }
 
-    /// Puts the models that are left alone for now behind the first one that is not. Where all are, they are
-    /// asked as ever: an answer may come.
-    fn pass_over(&mut self, candidates: &mut [Candidate]) -> Vec<Notice> {
-        let now = clock::now();
-        let admitted =
-            candidates.iter().position(|candidate| self.breakers.admits(now, &candidate.model_ref()));
-        let Some(first) = admitted.filter(|first| *first > 0) else { return Vec::new() };
-        candidates.rotate_left(first);
-        let passed = &candidates[candidates.len() - first..];
-        let passed: Vec<String> = passed.iter().map(|candidate| candidate.model_ref().to_string()).collect();
-        let (passed, next) = (passed.join(", "), candidates[0].model_ref());
+    /// Puts the models and keys that are left alone for now behind the others. Where all are, they are asked as
+    /// ever: an answer may come.
+    fn order(&self, candidates: &mut [Candidate]) -> Vec<Notice> {
+        let wanted: Vec<ModelRef> = candidates.iter().map(Candidate::model_ref).collect();
+        self.standing.order(clock::now(), candidates);
+        let Some(next) = candidates.first().map(Candidate::model_ref) else { return Vec::new() };
+        let mut passed: Vec<String> =
+            wanted.iter().take_while(|model| **model != next).map(ToString::to_string).collect();
+        passed.dedup();
+        if passed.is_empty() {
+            return Vec::new();
+        }
+        let passed = passed.join(", ");
         tracing::info!(%passed, model = %next, "models are left alone for now: another one is asked");
         vec![Notice::new(NoticeKind::Fallback, format!("{passed} failed lately: {next} is asked"))]
     }
 
-    fn busy(&self) -> Error {
-        ErrorCode::Unavailable.error("too many provider calls are under way: try again later")
+    /// A call, begun where it has a place at once, else on its way to one.
+    fn ask(&mut self, chat: Chat, ctx: &mut Context<Self>) -> ResponseActFuture<Self, Result<Deltas, Error>> {
+        let (mut queueing, asking) = match self.prepare(chat) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.refused += 1;
+                return Box::pin(fut::ready(Err(error)));
+            }
+        };
+        let Some((place, candidates)) = queueing.place_now() else {
+            let deltas = Deltas::queued(queueing, asking, ctx.address().recipient());
+            return Box::pin(fut::ready(Ok(deltas)));
+        };
+        let granted = self.grant(asking, candidates, &ctx.address());
+        let granted =
+            granted.map(|(granted, begun, is_bounded)| (Deltas::granted(granted, place), begun, is_bounded));
+        self.written(granted, ctx)
+    }
+
+    /// Which models a call may ask, and what it may cost.
+    fn prepare(&self, chat: Chat) -> Result<(Queueing, Asking), Error> {
+        let (mut candidates, max_tokens) = self.candidates(&chat)?;
+        let mut notices = self.order(&mut candidates);
+        let price = self.price(&chat.agent, &chat.session, &mut candidates, &mut notices)?;
+        let queueing = Queueing::new(chat.session.clone(), candidates.into());
+        Ok((queueing, Asking { chat, max_tokens, price, notices }))
+    }
+
+    /// What the call may come to is written down before it is made: should the daemon be killed meanwhile, it
+    /// counts as spent.
+    fn written<T: 'static>(
+        &mut self,
+        granted: Result<(T, BeginCall, bool), Error>,
+        ctx: &mut Context<Self>,
+    ) -> ResponseActFuture<Self, Result<T, Error>> {
+        let (granted, call, is_bounded) = match granted {
+            Ok(granted) => granted,
+            Err(error) => {
+                self.refused += 1;
+                return Box::pin(fut::ready(Err(error)));
+            }
+        };
+        self.granted += 1;
+        let written = self.calls.as_ref().map(|calls| calls.begun.send(call));
+        let written = match written {
+            Some(written) if is_bounded => written,
+            Some(written) => {
+                // Nothing it could exceed.
+                ctx.spawn(written.into_actor(self).map(|_, _, _| ()));
+                return Box::pin(fut::ready(Ok(granted)));
+            }
+            None => return Box::pin(fut::ready(Ok(granted))),
+        };
+        let written = async move {
+            let written = tokio::time::timeout(WRITE_MAX, written).await;
+            written.map_err(|_| late()).and_then(|sent| sent.map_err(|_| late())).flatten()?;
+            Ok(granted)
+        };
+        Box::pin(written.into_actor(self))
     }
 
     /// The agents whose first model is of a provider that wants a key and has none.
@@ -441,75 +560,6 @@ impl ProviderSupervisor {
             .filter(|agent| agent.models.first().is_some_and(lacks_key))
             .map(|agent| agent.id.as_str())
             .collect()
-    }
-
-    /// The providers that fail: what is wrong with each, in nobody's words but ours.
-    fn failing(&self, now: Timestamp) -> Vec<String> {
-        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
-            let (last, at) = (last.code.name(), at.to_rfc3339());
-            let calls = if *calls == 1 { "last call".to_owned() } else { format!("last {calls} calls") };
-            format!("provider {name}: the {calls} failed ({last}), at {at}")
-        };
-        let failing = self.recent(now).filter(|(_, failing)| failing.calls > 0).map(told);
-        let left_alone = self.breakers.open(now).map(|(model, until)| {
-            format!("model {model} keeps failing: it is left alone until {}", until.to_rfc3339())
-        });
-        failing.chain(left_alone).collect()
-    }
-
-    /// What went wrong last with each provider, in its own words: for operators alone.
-    fn last_errors(&self, now: Timestamp) -> Vec<Value> {
-        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
-            json!({ "provider": name, "calls_failed": calls, "at_ms": at.as_millis(),
-                    "code": last.code.name(), "message": last.message })
-        };
-        self.recent(now).map(told).collect()
-    }
-
-    fn recent(&self, now: Timestamp) -> impl Iterator<Item = (&String, &Failing)> {
-        self.failing.iter().filter(move |(_, failing)| now.since(failing.at) < FAILING_FOR)
-    }
-
-    /// A model that answered once it was asked without tools can't call any. What it said alone is no proof: it
-    /// may repeat a prompt.
-    fn learn_of_tools(&mut self, first: &Outcome, then: &Outcome) {
-        let is_refused = matches!(first.failed, Some((_, Fault::NoTools)));
-        let is_same = first.model == then.model && then.failed.is_none();
-        if is_refused && is_same && self.toolless.len() < TOOLLESS_MAX {
-            self.toolless.insert(first.model.clone());
-        }
-    }
-
-    fn came_out(&mut self, Outcome { model, at, failed }: Outcome) {
-        let (provider, is_known) = (model.provider.clone(), self.endpoints.contains_key(&model.provider));
-        match &failed {
-            None => self.breakers.succeeded(&model),
-            Some((error, fault)) if is_known => {
-                let wanted = match error.detail {
-                    Some(Detail::RetryAfter(wait)) => Some(wait),
-                    _ => None,
-                };
-                self.breakers.failed(at, &model, *fault, wanted);
-            }
-            Some(_) => {}
-        }
-        if failed.as_ref().is_some_and(|(_, fault)| !fault.fails_over()) {
-            // It says nothing of its provider.
-            return;
-        }
-        match failed.map(|(error, _)| error) {
-            None => {
-                if let Some(failing) = self.failing.get_mut(&provider) {
-                    failing.calls = 0;
-                }
-            }
-            // One that a reload took away is nobody's concern.
-            Some(_) if !is_known => {}
-            Some(last) => {
-                let calls = self.failing.get(&provider).map_or(0, |failing| failing.calls) + 1;
-                self.failing.insert(provider, Failing { calls, last, at });
-            }
-        }
     }
 
     /// Has what a call cost written; where the log can't be, later.
@@ -560,50 +610,17 @@ impl Actor for ProviderSupervisor {
 impl Handler<Chat> for ProviderSupervisor {
     type Result = ResponseActFuture<Self, Result<Deltas, Error>>;
 
-    fn handle(&mut self, chat: Chat, _: &mut Self::Context) -> Self::Result {
-        if self.waiting >= self.waiting_max && self.slots.available_permits() == 0 {
-            self.refused += 1;
-            return Box::pin(fut::ready(Err(self.busy())));
-        }
-        self.waiting += 1;
-        let slot = tokio::time::timeout(self.wait_max, self.slots.clone().acquire_owned());
-        Box::pin(slot.into_actor(self).then(move |slot, this, ctx| {
-            this.waiting -= 1;
-            let granted = match slot {
-                Ok(Ok(slot)) => this.grant(chat, slot, &ctx.address()),
-                Ok(Err(_)) | Err(_) => Err(this.busy()),
-            };
-            match &granted {
-                Ok(_) => this.granted += 1,
-                Err(_) => this.refused += 1,
-            }
-            let log = this.calls.clone();
-            let begun = match (granted, log) {
-                (Ok((deltas, call, is_bounded)), Some(CallLog { begun, .. })) => {
-                    let written = begun.send(call);
-                    if is_bounded {
-                        Ok((deltas, Some(written)))
-                    } else {
-                        // Nothing it could exceed.
-                        ctx.spawn(written.into_actor(this).map(|_, _, _| ()));
-                        Ok((deltas, None))
-                    }
-                }
-                (Ok((deltas, ..)), None) => Ok((deltas, None)),
-                (Err(error), _) => Err(error),
-            };
-            async move {
-                let (deltas, written) = begun?;
-                // What the call may come to is written down before it is made: should the daemon be killed
-                // meanwhile, it counts as spent.
-                if let Some(written) = written {
-                    let written = tokio::time::timeout(WRITE_MAX, written).await;
-                    written.map_err(|_| late()).and_then(|sent| sent.map_err(|_| late())).flatten()?;
-                }
-                Ok(deltas)
-            }
-            .into_actor(this)
-        }))
+    fn handle(&mut self, chat: Chat, ctx: &mut Self::Context) -> Self::Result {
+        self.ask(chat, ctx)
+    }
+}
+
+impl Handler<Grant> for ProviderSupervisor {
+    type Result = ResponseActFuture<Self, Result<Granted, Error>>;
+
+    fn handle(&mut self, Grant { asking, candidates }: Grant, ctx: &mut Self::Context) -> Self::Result {
+        let granted = self.grant(asking, candidates, &ctx.address());
+        self.written(granted, ctx)
     }
 }
 
@@ -620,12 +637,6 @@ impl Handler<Settle> for ProviderSupervisor {
         let spent = Spent { tokens: usage.total(), cost: costs.fold(Money::ZERO, Money::plus) };
         for near in self.meter.lock().settle(clock::now(), settle.reservation, spent) {
             tracing::warn!(budget = near.name(), whose = %near.whose.words(), "{}", near.near_words());
-        }
-        for pair in settle.outcomes.windows(2) {
-            self.learn_of_tools(&pair[0], &pair[1]);
-        }
-        for outcome in settle.outcomes {
-            self.came_out(outcome);
         }
         self.keep(RecordUsage { call: settle.call, records: settle.records }, ctx);
     }
@@ -646,17 +657,13 @@ impl Handler<Reconfigure> for ProviderSupervisor {
                 endpoint.clone_from(known);
             }
         }
-        // One that is set otherwise may do better.
-        let before = &self.config.providers;
-        let is_same = |name: &String| before.get(name) == config.providers.get(name);
-        self.failing.retain(|name, _| is_same(name));
-        self.breakers.retain(|model| is_same(&model.provider));
-        self.toolless.retain(|model| is_same(&model.provider));
-        self.defaults.retain(is_same);
-        self.endpoints = endpoints;
         self.meter.lock().set_limits(&config.budgets);
         self.known = Arc::new(config.models.clone());
-        self.config = config;
+        let before = std::mem::replace(&mut self.config, config.clone());
+        // One that is set otherwise may do better.
+        let is_same = |name: &String| before.providers.get(name) == config.providers.get(name);
+        self.defaults.retain(is_same);
+        self.set_endpoints(endpoints, is_same);
     }
 }
 
@@ -680,20 +687,27 @@ impl Handler<Observe> for ProviderSupervisor {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
+        let now = clock::now();
+        let calls: Vec<_> = self.places.iter().map(|(name, places)| (name, places.figures())).collect();
+        let sum = |of: fn(&Figures) -> usize| calls.iter().map(|(_, figures)| of(figures)).sum::<usize>();
+        let refused: u64 = calls.iter().map(|(_, figures)| figures.refused).sum();
+        let of_provider = |(name, Figures { running, waiting, max, .. }): &(&String, Figures)| json!({ "provider": name, "running": running, "waiting": waiting, "max": max });
         let mut meter = self.meter.lock();
-        let budgets = meter.status(clock::now(), None);
+        let budgets = meter.status(now, None);
         let used = |at: usize| budgets.get(at).map_or(0, |budget| budget.used);
         Observed::leaf(
             "provider supervisor",
             json!({
                 "providers": self.endpoints.keys().collect::<Vec<_>>(),
                 "agents_without_key": self.agents_without_key(),
-                "failing": self.failing(clock::now()),
-                "last_errors": self.last_errors(clock::now()),
-                "calls_waiting": self.waiting,
-                "calls_free": self.slots.available_permits(),
+                "failing": self.standing.wrong(now),
+                "last_errors": self.standing.last_errors(now),
+                "left_alone": self.standing.left_alone(now),
+                "calls": calls.iter().map(of_provider).collect::<Vec<Value>>(),
+                "calls_waiting": sum(|figures| figures.waiting),
+                "calls_running": sum(|figures| figures.running),
                 "calls_granted": self.granted,
-                "calls_refused": self.refused,
+                "calls_refused": self.refused + refused,
                 "input_tokens": self.used.input_tokens,
                 "output_tokens": self.used.output_tokens,
                 "usage_records_waiting": self.unkept.len(),
@@ -703,4 +717,10 @@ impl Handler<Observe> for ProviderSupervisor {
             }),
         )
     }
+}
+
+/// The calls of one provider that the limit on open files has room for where nobody says: a quarter of it, since
+/// clients, plugins and the store take theirs.
+fn calls_max() -> usize {
+    usize::try_from((open_files::max() / 4).clamp(16, CALLS_MAX)).unwrap_or(usize::MAX)
 }

@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
 use super::{
-    AgreeToTools, Append, BeginCall, Forget, ForgetAll, RecordCall, RecordUsage, SpendOnLearning, Store, WriteAgents,
-    WriteChannel, WriteDevices, WriteFile, WriteJobs, WritePluginValue, WriteTokens,
+    AgreeToTools, Append, BeginCall, Forget, ForgetAll, RecordCall, RecordUsage, SpendOnLearning, Store,
+    WriteAgents, WriteChannel, WriteDevices, WriteFile, WriteJobs, WritePluginValue, WriteTokens,
 };
 
 /// A change, which stands beside the table it is about.

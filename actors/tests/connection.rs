@@ -158,6 +158,7 @@ where
                     sessions: 5,
                     connections: 1,
                     started: Timestamp::default(),
+                    condition: None,
                 }))
             }
             Command::Session(SessionCommand::Submit(submit)) => {
@@ -380,6 +381,7 @@ impl Edge {
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
             log: Default::default(),
+            condition: Default::default(),
             metrics: None,
             webhooks: None,
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),

@@ -6,7 +6,7 @@
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,17 +14,20 @@ use actix::{Actor, Addr, Context, Handler};
 use clawmux_actors::provider_supervisor::Deadlines;
 use clawmux_actors::provider_supervisor::account::Account;
 use clawmux_actors::provider_supervisor::deltas::Deltas;
-use clawmux_actors::provider_supervisor::{BudgetStatus, CallLog, Chat, ProviderSupervisor};
+use clawmux_actors::provider_supervisor::{
+    BudgetStatus, CallLog, Chat, Endpoints, ProviderSupervisor, Reconfigure,
+};
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{BeginCall, RecordUsage};
 use clawmux_core::access::Secret;
 use clawmux_core::config::{self, Config};
 use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::budget::{Budget, Budgets, Caps, Period};
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::tally::Spent;
 use clawmux_core::provider::thought::{SignatureData, Thought};
@@ -183,7 +186,7 @@ fn counted(kind: ProviderKind, output_tokens: u64) -> Usage {
 async fn all_given_back(supervisor: &Addr<ProviderSupervisor>) {
     let state = observed(supervisor).await;
     assert_eq!(state["reserved_tokens"], json!(0), "{state}");
-    assert_eq!(state["calls_free"], json!(256), "{state}");
+    assert_eq!((&state["calls_running"], &state["calls_waiting"]), (&json!(0), &json!(0)), "{state}");
 }
 
 #[actix::test]
@@ -431,7 +434,7 @@ async fn a_model_that_keeps_failing_is_left_alone_for_a_while_and_health_says_so
     let failing: Vec<&str> =
         state["failing"].as_array().unwrap().iter().map(|f| f.as_str().unwrap()).collect();
     assert!(
-        failing.iter().any(|f| f.starts_with("model p/p-model keeps failing: it is left alone until ")),
+        failing.iter().any(|f| f.starts_with("model p/p-model refused the API key: it is left alone until ")),
         "{failing:?}"
     );
     // Where no other is left, it is asked all the same.
@@ -810,36 +813,296 @@ async fn budgets_refuse_clamp_and_settle() {
     );
 }
 
-#[actix::test]
-async fn calls_at_once_are_bounded() {
-    let config = config(&[("p", ProviderKind::Offline, String::new())]);
-    let supervisor = ProviderSupervisor::new(Arc::new(config), None, Vec::new())
-        .unwrap()
-        .with_room(1, 1, Duration::from_secs(60))
-        .start();
-    let first = supervisor.send(chat("hi")).await.unwrap().unwrap();
-    let mut waiting = Box::pin(supervisor.send(chat("hi")));
-    assert!(futures::poll!(&mut waiting).is_pending());
-    let error = supervisor.send(chat("hi")).await.unwrap().unwrap_err();
-    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
-    assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
-    drop(first);
-    let second = waiting.await.unwrap().expect("its turn has come");
+/// Deadlines that tell of every wait at once.
+fn impatient() -> Deadlines {
+    Deadlines { notice: Duration::ZERO, ..Deadlines::default() }
+}
 
-    // Who leaves while waiting takes nothing along.
-    let mut waiting = Box::pin(supervisor.send(chat("hi")));
-    assert!(futures::poll!(&mut waiting).is_pending());
-    assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
-    drop(waiting);
-    drop(second);
+/// A supervisor with room for so many calls of a provider and so many that wait, which tells of every wait.
+fn crowded(config: Config, calls: usize, waiting: usize, deadlines: Deadlines) -> Addr<ProviderSupervisor> {
+    let supervisor = ProviderSupervisor::new(Arc::new(config), None, Vec::new()).unwrap();
+    supervisor.with_deadlines(deadlines).with_room(calls, waiting).start()
+}
+
+/// The call of a session of this owner; none = the operators.
+fn chat_of(owner: Option<&str>, account: &str) -> Chat {
+    let session = SessionKey::new("main", "test", account, "main").unwrap();
+    let owner = owner.map_or(Owner::Admins, |owner| Owner::Credential(owner.into()));
+    Chat { session: session.in_space(&owner), ..chat("hi") }
+}
+
+/// Until so many calls are under way and so many wait.
+async fn until_calls(supervisor: &Addr<ProviderSupervisor>, running: usize, waiting: usize) {
     let mut state = Value::Null;
-    for _ in 0..1_000 {
-        state = observed(&supervisor).await;
-        if (&state["calls_free"], &state["reserved_tokens"]) == (&json!(1), &json!(0)) {
+    for _ in 0..100_000 {
+        state = observed(supervisor).await;
+        if (&state["calls_running"], &state["calls_waiting"]) == (&json!(running), &json!(waiting)) {
             return;
         }
+        tokio::task::yield_now().await;
     }
-    panic!("not given back: {state}");
+    panic!("not {running} under way and {waiting} waiting: {state}");
+}
+
+/// The next notice of an answer.
+async fn notice(answer: &mut Deltas) -> Notice {
+    let deltas = answer.next().await.unwrap().unwrap();
+    match deltas.as_slice() {
+        [Delta::Notice(notice)] => notice.clone(),
+        _ => panic!("{deltas:?}"),
+    }
+}
+
+#[actix::test]
+async fn calls_at_once_are_bounded_and_who_waits_is_told() {
+    let config = config(&[("p", ProviderKind::Offline, String::new())]);
+    let supervisor = crowded(config, 1, 1, impatient());
+    let first = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let mut second = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let told = notice(&mut second).await;
+    assert_eq!(
+        (told.kind, told.message.as_str()),
+        (NoticeKind::Waiting, "waiting for a place at p: 1 call is under way, the most at once")
+    );
+    let error = ask(&supervisor, "hi").await.1.unwrap_err();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (
+            ErrorCode::Unavailable,
+            "provider p: too many calls wait for a place (max_concurrent = 1): try again later"
+        )
+    );
+    until_calls(&supervisor, 1, 1).await;
+    drop(first);
+    assert_eq!(read(second).await.1, Ok(()), "its turn has come");
+    // Who leaves while waiting takes nothing along.
+    let first = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let mut left = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    notice(&mut left).await;
+    let unread = {
+        drop(left);
+        until_calls(&supervisor, 1, 0).await;
+        supervisor.send(chat("hi")).await.unwrap().unwrap()
+    };
+    drop(unread);
+    until_calls(&supervisor, 1, 0).await;
+    drop(first);
+    until_calls(&supervisor, 0, 0).await;
+    all_given_back(&supervisor).await;
+    let state = observed(&supervisor).await;
+    assert_eq!((&state["calls_granted"], &state["calls_refused"]), (&json!(3), &json!(1)), "{state}");
+}
+
+#[actix::test]
+async fn a_place_is_waited_for_so_long_and_no_longer() {
+    let upstream = Upstream::start();
+    let config = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
+    let deadlines = Deadlines { place: Duration::from_millis(30), ..Deadlines::default() };
+    let supervisor = crowded(config, 1, 9, deadlines);
+    let _first = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let error = ask(&supervisor, "hi").await.1.unwrap_err();
+    let told = "provider p: no place became free in time (max_concurrent = 1): try again later";
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::Unavailable, told));
+    until_calls(&supervisor, 1, 0).await;
+    assert_eq!(upstream.requests().len(), 0);
+}
+
+#[actix::test]
+async fn places_go_round_between_owners_however_many_sessions_one_has() {
+    let config = config(&[("p", ProviderKind::Offline, String::new())]);
+    let supervisor = crowded(config, 1, 4, Deadlines::default());
+    let mut running = Some(supervisor.send(chat("hi")).await.unwrap().unwrap());
+    let (sender, mut begun) = mpsc::unbounded_channel();
+    let mut waiting = 0;
+    let mut wait = async |owner: Option<&'static str>, account: &'static str| {
+        let mut answer = supervisor.send(chat_of(owner, account)).await.unwrap().unwrap();
+        let sender = sender.clone();
+        actix::spawn(async move {
+            let first = answer.next().await.unwrap();
+            sender.send((account, first.is_ok(), answer)).unwrap();
+        });
+        waiting = (waiting + 1).min(4);
+        until_calls(&supervisor, 1, waiting).await;
+    };
+    for account in ["a1", "a2", "a3", "a4"] {
+        wait(Some("ada"), account).await;
+    }
+    // The room to wait in is full, of ada's alone.
+    wait(Some("bob"), "b1").await;
+    let (account, is_well, _) = begun.recv().await.unwrap();
+    assert_eq!((account, is_well), ("a4", false), "the latest of who has most makes room");
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        drop(running.take());
+        let (account, is_well, answer) = begun.recv().await.unwrap();
+        assert!(is_well, "{account}");
+        order.push(account);
+        running = Some(answer);
+    }
+    assert_eq!(order, ["a1", "b1", "a2", "a3"]);
+    drop(running);
+    all_given_back(&supervisor).await;
+}
+
+#[actix::test]
+async fn a_reload_changes_how_many_may_call_and_loses_nobody_who_waits() {
+    let mut config = config(&[("p", ProviderKind::Offline, String::new())]);
+    config.providers.get_mut("p").unwrap().max_concurrent = 1;
+    let supervisor = crowded(config.clone(), 99, 9, impatient());
+    let first = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let mut second = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let mut third = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    notice(&mut second).await;
+    notice(&mut third).await;
+    until_calls(&supervisor, 1, 2).await;
+    config.providers.get_mut("p").unwrap().max_concurrent = 2;
+    let endpoints = Endpoints::new(&config).unwrap();
+    supervisor.send(Reconfigure { config: Arc::new(config.clone()), endpoints }).await.unwrap();
+    assert!(matches!(second.next().await.unwrap().unwrap()[0], Delta::Text(_)), "it has begun");
+    until_calls(&supervisor, 2, 1).await;
+    config.providers.get_mut("p").unwrap().max_concurrent = 1;
+    let endpoints = Endpoints::new(&config).unwrap();
+    supervisor.send(Reconfigure { config: Arc::new(config), endpoints }).await.unwrap();
+    drop(second);
+    until_calls(&supervisor, 1, 1).await;
+    drop(first);
+    assert_eq!(read(third).await.1, Ok(()));
+    until_calls(&supervisor, 0, 0).await;
+}
+
+#[actix::test]
+async fn a_call_that_falls_over_takes_a_place_of_the_other_provider() {
+    let (p, q) = (Upstream::start(), Upstream::start());
+    let kind = ProviderKind::OpenAi;
+    let mut config = config(&[("p", kind, p.base_url()), ("q", kind, q.base_url())]);
+    config.providers.get_mut("q").unwrap().max_concurrent = 1;
+    let supervisor = crowded(config, 9, 9, impatient());
+    let of = async |provider: &str| {
+        let state = observed(&supervisor).await;
+        let calls = state["calls"].as_array().unwrap().iter().find(|of| of["provider"] == provider).unwrap();
+        (calls["running"].as_u64().unwrap(), calls["waiting"].as_u64().unwrap())
+    };
+    let at_q = || Chat { models: vec![ModelRef { provider: "q".into(), model: "m".into() }], ..chat("hi") };
+    q.then(Turn::HangBody("here".into()));
+    let mut holds_q = supervisor.send(at_q()).await.unwrap().unwrap();
+    holds_q.next().await.unwrap().unwrap();
+    p.then(Turn::Status(500, None, String::new()));
+    let mut answer = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    assert_eq!(notice(&mut answer).await.kind, NoticeKind::Fallback);
+    assert_eq!(notice(&mut answer).await.kind, NoticeKind::Waiting);
+    assert_eq!((of("p").await, of("q").await), ((0, 0), (1, 1)), "it holds no place at the first any more");
+    drop(holds_q);
+    let (deltas, result) = read(answer).await;
+    assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())));
+    all_given_back(&supervisor).await;
+
+    // Where there is no room to wait in at the first, the next one is asked.
+    let mut config = self::config(&[("p", kind, p.base_url()), ("q", kind, q.base_url())]);
+    config.providers.get_mut("p").unwrap().max_concurrent = 1;
+    let supervisor = crowded(config, 9, 0, impatient());
+    let holds_p = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let (deltas, result) = ask(&supervisor, "there").await;
+    assert_eq!((text(&deltas).as_str(), result), ("You said: there", Ok(())));
+    assert_eq!(told(&deltas), ["p/p-model has no place free: q/q-model is asked"]);
+    drop(holds_p);
+    all_given_back(&supervisor).await;
+}
+
+/// The keys that requests came with, in order: what stands behind `key-`.
+fn keys_of(upstream: &Upstream) -> Vec<String> {
+    let key = |head: String| {
+        head.split("key-").nth(1).and_then(|rest| rest.split_whitespace().next()).map(str::to_owned)
+    };
+    upstream.requests().into_iter().filter_map(|request| key(request.head)).collect()
+}
+
+/// An agent `main` on a model `p/p-model`, asked again twice, with these keys, and `q/q-model` to fall back to.
+fn with_keys(kind: ProviderKind, keys: &[&str]) -> (Upstream, Upstream, Config) {
+    let (first, second) = (Upstream::start(), Upstream::start());
+    let mut config = config(&[("p", kind, first.base_url()), ("q", kind, second.base_url())]);
+    let provider = config.providers.get_mut("p").unwrap();
+    let mut keys = keys.iter().map(|key| Secret::new(format!("key-{key}")));
+    (provider.api_key, provider.more_keys) = (keys.next(), keys.collect());
+    provider.patience.retries = 2;
+    (first, second, config)
+}
+
+#[actix::test]
+async fn a_key_that_is_refused_or_limited_is_set_aside_by_itself() {
+    let deadlines = Deadlines { retry: Duration::from_millis(2), ..Deadlines::default() };
+    for kind in WIRE {
+        for status in [401, 403, 429] {
+            let (first, second, config) = with_keys(kind, &["a", "b", "c"]);
+            let (supervisor, _records) = start(config, deadlines);
+            let limited = || Turn::Status(status, (status == 429).then_some(3600), String::new());
+            first.then(limited()).then(limited());
+            let (deltas, result) = ask(&supervisor, "hi").await;
+            assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())), "{kind} {status}");
+            assert_eq!(told(&deltas), [""; 0], "it took no time");
+            let keys = keys_of(&first);
+            assert_eq!(keys.len(), 3, "each once: {keys:?}");
+            assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), 3, "{keys:?}");
+            let state = observed(&supervisor).await;
+            let left_alone = state["left_alone"].as_array().unwrap();
+            assert_eq!(left_alone.len(), 2, "{state}");
+            assert!(left_alone.iter().all(|of| of["key"].as_str().unwrap().ends_with(" of 3")), "{state}");
+            assert!(!state.to_string().contains("key-"), "no key is ever told: {state}");
+            // The session goes on with the one that answered; so does any other.
+            for _ in 0..2 {
+                ask(&supervisor, "more").await.1.unwrap();
+            }
+            supervisor.send(chat_of(None, "another")).await.unwrap().unwrap().collect::<Vec<_>>().await;
+            assert_eq!(keys_of(&first)[3..], [keys[2].clone(), keys[2].clone(), keys[2].clone()]);
+            assert_eq!(second.requests().len(), 0, "the chain is not spent");
+            all_given_back(&supervisor).await;
+        }
+    }
+}
+
+#[actix::test]
+async fn without_a_good_key_the_next_model_is_asked_and_an_overload_is_of_all_keys() {
+    let deadlines =
+        Deadlines { retry: Duration::from_millis(2), notice: Duration::ZERO, ..Deadlines::default() };
+    let (first, second, config) = with_keys(ProviderKind::Anthropic, &["a", "b"]);
+    let (supervisor, _records) = start(config.clone(), deadlines);
+    first.then(Turn::Status(401, None, String::new())).then(Turn::Status(401, None, String::new()));
+    let (deltas, result) = ask(&supervisor, "hi").await;
+    assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())));
+    let notices = told(&deltas);
+    assert_eq!(notices.len(), 2, "{notices:?}");
+    assert!(notices[0].starts_with("p/p-model refused the API key (key "), "{notices:?}");
+    assert!(notices[0].contains(" of 2): it is asked with key "), "{notices:?}");
+    assert_eq!(notices[1], "p/p-model refused the API key: q/q-model is asked");
+    assert_eq!((first.requests().len(), second.requests().len()), (2, 1));
+
+    // Overload: another key is of no use.
+    let (supervisor, _records) = start(config, deadlines);
+    for _ in 0..3 {
+        first.then(Turn::Status(529, None, String::new()));
+    }
+    let (deltas, result) = ask(&supervisor, "hi").await;
+    assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())));
+    let keys = keys_of(&first)[2..].to_vec();
+    assert_eq!((keys.len(), keys.iter().collect::<BTreeSet<_>>().len()), (3, 1), "{keys:?}");
+    assert_eq!(told(&deltas).last(), Some(&"p/p-model is overloaded: q/q-model is asked"));
+    let state = observed(&supervisor).await;
+    assert_eq!(state["left_alone"][0]["key"], Value::Null, "{state}");
+    all_given_back(&supervisor).await;
+}
+
+#[actix::test]
+async fn sessions_are_spread_over_the_keys_and_each_stays_with_its_own() {
+    let (first, _, config) = with_keys(ProviderKind::OpenAi, &["a", "b", "c"]);
+    let (supervisor, _records) = start(config, Deadlines::default());
+    for account in 0..20 {
+        for _ in 0..2 {
+            let chat = chat_of(None, &format!("s{account}"));
+            read(supervisor.send(chat).await.unwrap().unwrap()).await.1.unwrap();
+        }
+    }
+    let keys = keys_of(&first);
+    assert!(keys.chunks(2).all(|pair| pair[0] == pair[1]), "{keys:?}");
+    assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), 3, "{keys:?}");
 }
 
 #[actix::test]

@@ -40,14 +40,19 @@ pub(super) fn keys(config: &Config, found: &mut Findings) {
             }
             continue;
         }
-        if let Some(key) = &provider.api_key {
-            match misshapen(provider, key.expose()) {
-                Some(why) => found.warning(
+        let keys = provider.keys().count();
+        for (at, key) in provider.keys().enumerate() {
+            let which = if keys == 1 { "the key".to_owned() } else { format!("key {}", at + 1) };
+            if let Some(why) = misshapen(provider, key.expose()) {
+                found.warning(
                     "key",
-                    format!("the key of provider {name} {why}"),
+                    format!("{which} of provider {name} {why}"),
                     "see whether all of it, and nothing else, was copied",
-                ),
-                None => found.fine("key", format!("provider {name} has one")),
+                );
+            } else if keys == 1 {
+                found.fine("key", format!("provider {name} has one"));
+            } else {
+                found.fine("key", format!("provider {name} has {which}"));
             }
         }
     }

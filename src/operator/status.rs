@@ -105,6 +105,19 @@ fn models(status: &Value, now_ms: u64) -> Vec<Row> {
         };
         rows.push(("provider", what, tone));
     }
+    for model in status.list("left_alone") {
+        let (name, fault) =
+            (format!("{}/{}", plain(&model["provider"]), plain(&model["model"])), plain(&model["fault"]));
+        let key = model["key"].as_str().map(|key| format!(" with {key}")).unwrap_or_default();
+        let left = span(model["until_ms"].as_u64().unwrap_or(now_ms).saturating_sub(now_ms));
+        rows.push(("provider", format!("{name} is not asked{key} for {left}: {fault}"), Tone::Warn));
+    }
+    for calls in status.list("provider_calls").iter().filter(|calls| calls.number("waiting") > 0) {
+        let (name, waiting) = (plain(&calls["provider"]), counted(calls.number("waiting"), "call"));
+        let (running, max) = (calls.number("running"), calls.number("max"));
+        let what = format!("{name}: {waiting} waiting for a place, {running} of {max} under way");
+        rows.push(("provider", what, Tone::Warn));
+    }
     for (name, budget) in [("today", "daily"), ("this month", "monthly")] {
         let Some(budget) = status.list("budgets").iter().find(|known| known["budget"] == budget) else {
             continue;
@@ -194,6 +207,11 @@ mod tests {
                 {"provider": "lab", "calls_failed": 3, "at_ms": 40_000, "message": "no route"},
                 {"provider": "openai", "calls_failed": 0, "at_ms": 60_000, "message": "overloaded"},
             ],
+            "left_alone": [
+                {"provider": "lab", "model": "m", "key": "key 2 of 2", "fault": "rate_limit", "until_ms": 140_000},
+            ],
+            "provider_calls": [{"provider": "lab", "running": 4, "waiting": 2, "max": 4},
+                               {"provider": "openai", "running": 1, "waiting": 0, "max": 256}],
             "budgets": [{"budget": "daily", "limit_tokens": 1000, "used_tokens": 800, "left_tokens": 200},
                         {"budget": "monthly", "limit_tokens": null, "used_tokens": 12_345}],
             "store": "/h/clawmux.db",
@@ -213,6 +231,8 @@ mod tests {
             "agent        main: lab/m, then openai/gpt-4o",
             "provider     lab: the last 3 calls failed, the latest 1m ago: no route",
             "             openai: works again; the last error was 40s ago: overloaded",
+            "             lab/m is not asked with key 2 of 2 for 40s: rate_limit",
+            "             lab: 2 calls waiting for a place, 4 of 4 under way",
             "today        800 of 1 000 tokens used, 200 left",
             "this month   12 345 tokens used, no budget is set",
             "new prompts  are refused while what runs is finished; `clawmux drain --off` accepts them again",

@@ -102,6 +102,7 @@ impl Names {
                             "pages_left",
                             "connection",
                             "connections_max",
+                            "max",
                             "seq",
                             "first_seq",
                         ]

@@ -51,6 +51,7 @@ mod peers;
 mod plugins;
 mod power;
 mod provider_kinds;
+mod provider_places;
 mod providers;
 mod quotas;
 mod reference;

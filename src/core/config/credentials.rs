@@ -25,15 +25,20 @@ pub(super) struct Sought {
 }
 
 impl Sought {
-    /// The variable it was looked for in, for complaints. What does not look like the name of one may be the
-    /// secret itself, and is not repeated.
+    /// The variable it was looked for in, for complaints.
     pub(super) fn described(&self) -> String {
-        let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
-        if !self.variable.is_empty() && self.variable.chars().all(is_name) {
-            format!("the environment variable {}", self.variable)
-        } else {
-            "the environment variable it names".to_owned()
-        }
+        described(&self.variable)
+    }
+}
+
+/// A variable, for complaints. What does not look like the name of one may be the secret itself, and is not
+/// repeated.
+pub(super) fn described(variable: &str) -> String {
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    if !variable.is_empty() && variable.chars().all(is_name) {
+        format!("the environment variable {variable}")
+    } else {
+        "the environment variable it names".to_owned()
     }
 }
 
@@ -63,7 +68,8 @@ impl Secrets<'_> {
         usable(value).map_err(|why| r.complain(at, format!("{key}: environment variable {name} {why}"))).ok()
     }
 
-    fn in_file(&mut self, r: &mut Report, at: &Origin, key: &str, path: &str) -> Option<Secret> {
+    /// The secret in a file; none, with a complaint, where there is none.
+    pub(super) fn in_file(&mut self, r: &mut Report, at: &Origin, key: &str, path: &str) -> Option<Secret> {
         let path = self.home.join(path);
         let secret = match (self.read_file)(&path) {
             Ok(text) => usable(&text).map_err(str::to_owned),

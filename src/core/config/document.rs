@@ -47,7 +47,11 @@ fn show(value: &Json, path: &str) -> Json {
 }
 
 fn may_be_secret(path: &str, value: &Json) -> bool {
-    let Some(text) = value.as_str() else { return false };
+    let Some(text) = value.as_str() else {
+        let each_as = path.strip_suffix('s').filter(|path| path.ends_with("_env"));
+        let list = each_as.and_then(|path| Some((path, value.as_array()?)));
+        return list.is_some_and(|(path, list)| list.iter().any(|item| may_be_secret(path, item)));
+    };
     match path.rsplit('.').next().unwrap_or_default() {
         // A weak key can be guessed from it.
         "sha256" => true,

@@ -156,6 +156,10 @@ pub struct Provider {
     pub api_key: Option<Secret>,
     /// What requests carry besides what their format says, by names in lowercase.
     pub headers: BTreeMap<String, Secret>,
+    /// More of them: one is asked with where another is refused or has no more requests left.
+    pub more_keys: Vec<Secret>,
+    /// The most calls of it at once; 0 = as many as the limit on open files has room for.
+    pub max_concurrent: usize,
     /// PEM file of a certificate authority trusted besides the public roots.
     pub ca_file: Option<PathBuf>,
     /// How long it is waited for.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::credentials::Secrets;
+use super::credentials::{Secrets, described};
 use super::headers::{self, key_header};
 use super::load::{DEFAULT_TOOLS, EMBEDDED_ADAPTERS, EMBEDDED_PLUGINS, check_name};
 use super::offer::{is_service, ollama_url};
@@ -26,7 +26,13 @@ impl Provider {
     pub fn new(kind: ProviderKind, base_url: &str, api_key: Option<Secret>) -> Self {
         let patience = if is_loopback(base_url) { Patience::at_home() } else { Patience::default() };
         let base_url = base_url.trim_end_matches('/').to_owned();
-        Self { kind, base_url, api_key, headers: BTreeMap::new(), ca_file: None, patience }
+        let (more_keys, headers) = (Vec::new(), BTreeMap::new());
+        Self { kind, base_url, api_key, more_keys, max_concurrent: 0, headers, ca_file: None, patience }
+    }
+
+    /// Its keys, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &Secret> {
+        self.api_key.iter().chain(&self.more_keys)
     }
 
     /// Whether it is a service that wants a key, and there is none.
@@ -82,6 +88,10 @@ fn provider(
         for key in ["base_url", "api_key_env", "api_key_file", "ca_file"] {
             s.optional(r, key);
         }
+        for key in ["api_key_envs", "api_key_files"] {
+            s.texts(r, key, Some(&[]));
+        }
+        s.count(r, "max_concurrent", 0, 0..=CONCURRENT_MAX);
         s.section(r, "headers").named_texts(r);
         s.finish(r);
         return None;
@@ -93,8 +103,12 @@ fn provider(
     // A key of the environment goes where the environment says, and nowhere else.
     let is_its_own = at_home || (from_env.is_some() && !s.has("base_url"));
     let variable = if is_its_own { kind.preset().key_variable } else { "" };
+    let listed = more_keys(&mut s, r, secrets);
+    // One that nobody named gives way to those that somebody did.
+    let variable = if listed.is_some() { "" } else { variable };
     let sought = secrets.either(&mut s, r, "api_key_env", variable, "api_key_file");
     if sought.secret.is_none()
+        && listed.is_none()
         && r.complaints.len() == complaints
         && (sought.is_named || (at_home && !variable.is_empty()))
     {
@@ -104,7 +118,8 @@ fn provider(
             format!("providers.{name}: {what} is not set, so {name} is asked without a key"),
         );
     }
-    let api_key = sought.secret;
+    let mut keys = different(sought.secret, listed.unwrap_or_default(), &s, r).into_iter();
+    let (api_key, more_keys) = (keys.next(), keys.collect());
     let ca_file = s.optional(r, "ca_file").map(|path| secrets.home.join(path));
     let key_header = api_key.as_ref().and_then(|_| key_header(kind.format()));
     let headers = headers::read(s.section(r, "headers"), r, name, key_header, granted);
@@ -117,8 +132,58 @@ fn provider(
     }
     let usual = Provider::new(kind, &base_url, api_key);
     let patience = patience(&mut s, r, usual.patience);
+    let max_concurrent = s.count(r, "max_concurrent", 0, 0..=CONCURRENT_MAX);
     s.finish(r);
-    Some(Provider { headers, ca_file, patience, ..usual })
+    Some(Provider { more_keys, max_concurrent, headers, ca_file, patience, ..usual })
+}
+
+/// More calls of one provider at once than any machine makes.
+const CONCURRENT_MAX: u64 = 1_000_000;
+
+/// The most keys of one provider.
+const KEYS_MAX: usize = 64;
+
+/// The keys that are listed, those of variables first; none where no list is written. Of a variable that is not
+/// set it is said so; the others are asked with.
+fn more_keys(s: &mut Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Vec<Secret>> {
+    let (envs, files) = (s.texts(r, "api_key_envs", Some(&[])), s.texts(r, "api_key_files", Some(&[])));
+    if envs.is_none() && files.is_none() {
+        return None;
+    }
+    let mut keys = Vec::new();
+    for At { value, origin } in envs.unwrap_or_default() {
+        let complaints = r.complaints.len();
+        let key = secrets.in_env(r, &origin, &s.name("api_key_envs"), &value);
+        if key.is_none() && r.complaints.len() == complaints {
+            let (name, what) = (s.name("api_key_envs"), described(&value));
+            r.warn(&origin, format!("{name}: {what} is not set, so it is asked without that key"));
+        }
+        keys.extend(key);
+    }
+    for At { value, origin } in files.unwrap_or_default() {
+        keys.extend(secrets.in_file(r, &origin, &s.name("api_key_files"), &value));
+    }
+    Some(keys)
+}
+
+/// The keys of a provider, each once: one that is there twice would be asked with again once it is refused.
+fn different(first: Option<Secret>, more: Vec<Secret>, s: &Section, r: &mut Report) -> Vec<Secret> {
+    let mut keys: Vec<Secret> = Vec::new();
+    for (at, key) in first.into_iter().chain(more).enumerate() {
+        if let Some(same) = keys.iter().position(|known| *known == key) {
+            let (same, at) = (same + 1, at + 1);
+            let what =
+                format!("{}: key {at} is the same as key {same}: keep one of them", s.name("api_key_envs"));
+            r.complain(&s.origin("api_key_envs"), what);
+        }
+        keys.push(key);
+    }
+    if keys.len() > KEYS_MAX {
+        let what =
+            format!("{}: there are {} keys, of which {KEYS_MAX} may be", s.name("api_key_envs"), keys.len());
+        r.complain(&s.origin("api_key_envs"), what);
+    }
+    keys
 }
 
 fn patience(s: &mut Section, r: &mut Report, usual: Patience) -> Patience {

@@ -422,6 +422,45 @@ fn providers_get_their_own_key_only() {
 }
 
 #[test]
+fn a_provider_may_have_several_keys() {
+    let keys = |config: &Config, name: &str| -> Vec<String> {
+        config.providers[name].keys().map(|key| key.expose().to_owned()).collect()
+    };
+    let env = vec![("OPENAI_API_KEY", "o"), ("A", "a"), ("B", "b")];
+    let text = "[providers.openai]\napi_key_envs = [\"A\", \"GONE\", \"B\"]\napi_key_files = [\"keys/c\"]\n\
+                [providers.both]\nkind = \"openai\"\nbase_url = \"https://lab\"\napi_key_env = \"B\"\napi_key_envs = [\"A\"]\n\
+                [providers.none]\nkind = \"openai\"\nbase_url = \"https://lab\"\napi_key_envs = [\"GONE\"]";
+    let loaded = Given { env: env.clone(), ..toml(text) }.loaded();
+    assert_eq!(
+        keys(&loaded.config, "openai"),
+        ["a", "b", "secret of c"],
+        "the one that nobody named gives way"
+    );
+    assert_eq!(keys(&loaded.config, "both"), ["b", "a"]);
+    assert_eq!(keys(&loaded.config, "none"), [""; 0]);
+    let warnings = lines(&loaded.warnings);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(
+        warnings[0].contains(
+            "gateway.toml:2: providers.openai.api_key_envs: the environment variable GONE is not set"
+        ),
+        "{warnings:?}"
+    );
+    for (text, says) in [
+        ("api_key_envs = [\"A\", \"A\"]", "providers.openai.api_key_envs: key 2 is the same as key 1"),
+        ("api_key_envs = [\"sk-ant-geheim\"]", "expected the name of an environment variable, not a secret"),
+        ("api_key_envs = \"A\"", "providers.openai.api_key_envs: expected a list of strings"),
+        ("max_concurrent = -1", "providers.openai.max_concurrent: expected"),
+    ] {
+        let text = format!("[providers.openai]\n{text}");
+        let complaints = Given { env: env.clone(), ..toml(&text) }.complaints();
+        assert!(complaints[0].contains(says) && !complaints[0].contains("geheim"), "{complaints:?}");
+    }
+    let text = "[providers.openai]\nmax_concurrent = 7";
+    assert_eq!(Given { env, ..toml(text) }.config().providers["openai"].max_concurrent, 7);
+}
+
+#[test]
 fn the_environment_says_where_a_service_is_that_no_file_says() {
     let (url, key) = (("OPENAI_BASE_URL", " http://127.0.0.1:1/v1/ "), ("OPENAI_API_KEY", "o"));
     let of = |text: &'static str, env: &[(&'static str, &'static str)]| {

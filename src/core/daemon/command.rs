@@ -1,12 +1,13 @@
 //! What can be asked about the daemon as a whole, and what is answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::area::Noted;
 use crate::area::area;
 use crate::config::catalog::Catalog;
 use crate::conversation::reply::SessionRow;
-use crate::daemon::health::Report;
+use crate::daemon::health::{Condition, Report};
 use crate::daemon::presence::{Presence, PresenceReport};
 use crate::error::Error;
 use crate::ids::LaneName;
@@ -142,6 +143,8 @@ pub struct Status {
     pub connections: usize,
     /// Since when the daemon is ready.
     pub started: Timestamp,
+    /// How it is as a whole, as it was seen last; none before it was looked at for the first time.
+    pub condition: Option<Condition>,
 }
 
 /// How the machine is that the daemon runs on. What is not known is 0 or empty.
@@ -196,6 +199,10 @@ pub struct Overview {
     pub recent: Vec<SessionRow>,
     /// Why prompts can't be taken at the moment; none where all is well.
     pub fault: Option<Error>,
+    /// How the parts of the daemon are, as they were seen last; none before that.
+    pub report: Option<Arc<Report>>,
+    /// How long it took to make the overview.
+    pub took: Duration,
     /// Who is connected.
     pub presence: Arc<Presence>,
 }

@@ -114,6 +114,11 @@ impl Report {
         worst.min(Condition::Degraded)
     }
 
+    /// What should be looked at, of all parts, without secrets.
+    pub fn problems(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().flat_map(|part| &part.errors).map(String::as_str)
+    }
+
     /// Whether something is other than it was in another report, figures and times aside.
     pub fn differs(&self, other: &Self) -> bool {
         let said = |report: &Self| -> Vec<_> {

@@ -4,8 +4,10 @@
 //! |---|---|---|
 //! | the request is at fault | | |
 //! | it is too long, or has images, tools or thoughts that can't be taken | without | |
-//! | the key is refused; there is no such model or no such server | | yes |
-//! | rate limit, overload, server, network, cut | yes | yes |
+//! | the key is refused | with the next key | yes |
+//! | there is no such model or no such server | | yes |
+//! | rate limit | with the next key, else later | yes |
+//! | overload, server, network, cut | yes | yes |
 //! | too slow | | yes |
 
 use std::time::Duration;
@@ -219,6 +221,12 @@ impl Fault {
                 | Self::NoThinking
                 | Self::NoThoughts
         )
+    }
+
+    /// Whether another key of the same provider may do better: it is this one that is refused or has no more
+    /// requests left.
+    pub const fn is_of_key(self) -> bool {
+        matches!(self, Self::Auth | Self::RateLimit)
     }
 
     /// What a model did that failed so, in words that follow its name.

@@ -27,6 +27,7 @@ mod page;
 pub mod prefix;
 pub mod price;
 pub mod proxy;
+pub mod queue;
 pub mod quirks;
 pub mod reduce;
 pub mod responses;

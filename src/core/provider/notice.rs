@@ -3,7 +3,9 @@
 /// What a notice is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoticeKind {
-    /// A model failed for a moment; it is asked again after a pause.
+    /// As many calls of the provider are under way as may be; this one waits for a place.
+    Waiting,
+    /// A model failed for a moment; it is asked again, after a pause or with another key.
     Retrying,
     /// A model failed; the next one of the agent is asked.
     Fallback,
@@ -17,12 +19,13 @@ pub enum NoticeKind {
 
 impl NoticeKind {
     /// All kinds.
-    pub const ALL: [Self; 5] =
-        [Self::Retrying, Self::Fallback, Self::Incomplete, Self::Reduced, Self::Budget];
+    pub const ALL: [Self; 6] =
+        [Self::Waiting, Self::Retrying, Self::Fallback, Self::Incomplete, Self::Reduced, Self::Budget];
 
     /// Its name, in the event log and in protocols.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Waiting => "waiting",
             Self::Retrying => "retrying",
             Self::Fallback => "fallback",
             Self::Incomplete => "incomplete",

@@ -20,8 +20,8 @@ use clawmux_core::conversation::reply::{
 use clawmux_core::conversation::transcript::{Entry, History, Message, Role, Said, Transcript};
 use clawmux_core::daemon::announcement::{Announcement, ChangeReason, SessionChange};
 use clawmux_core::daemon::command::{DaemonReply, DayUsage, LogTail, Overview, Status};
-use clawmux_core::daemon::health::{Figures, Part, Report};
-use clawmux_core::daemon::operator::{self, BackupReport, FoundSession, OperatorReply};
+use clawmux_core::daemon::health::{Condition, Figures, Part, Report};
+use clawmux_core::daemon::operator::{self, BackupReport, FoundSession, OperatorReply, Snapshot};
 use clawmux_core::daemon::presence::{Presence, Present};
 use clawmux_core::error::credential::CredentialFault;
 use clawmux_core::error::{Detail, Error, ErrorCode};
@@ -301,6 +301,11 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
             sessions: count(value, "sessions") as usize,
             connections: count(value, "connections") as usize,
             started: Timestamp::default(),
+            condition: match value["condition"].as_str() {
+                Some("running") => Some(Condition::Running),
+                Some("degraded") => Some(Condition::Degraded),
+                _ => None,
+            },
         })),
         "health" => Reply::Daemon(DaemonReply::Health(Arc::new(report_of(value)))),
         "stored" => {
@@ -421,6 +426,11 @@ pub(super) fn reply_of(value: &Value) -> Result<Reply, String> {
         "log" => {
             let [filter, configured] = [0, 1].map(|at| value[at].as_str().unwrap_or_default().to_owned());
             Reply::Operator(OperatorReply::Log(operator::LogFilter { filter, configured }))
+        }
+        "channels" => {
+            let channel = |state: &Value| Ok(Snapshot { state: state.clone(), ..Snapshot::default() });
+            let all = Snapshot { children: list(value, channel)?, ..Snapshot::default() };
+            Reply::Operator(OperatorReply::Observed(all))
         }
         "session_found" => {
             let (key, owner) = (key_of(&text_of(value))?, Owner::Admins);

@@ -93,8 +93,14 @@ impl World {
     fn spawn(&mut self, parent: Option<SessionKey>, text: &str) -> Result<AgentStatus, Error> {
         let by = principal("ada");
         let parent = parent.map(|session| (session, by.owner.clone()));
-        let spawn =
-            Spawn { parent: None, kind: "work".into(), task: task(text), tokens_max: None, model: None, call: None };
+        let spawn = Spawn {
+            parent: None,
+            kind: "work".into(),
+            task: task(text),
+            tokens_max: None,
+            model: None,
+            call: None,
+        };
         let status = self.moment(|registry, at| registry.spawn(at, &by, spawn, parent));
         self.write();
         status
@@ -295,8 +301,14 @@ fn number_and_depth_are_limited_and_strangers_see_nothing() {
     assert_eq!(world.registry.status(&bob, &last.agent).unwrap_err().code, ErrorCode::NotFound);
     let stop = world.registry.stop(at(99), &bob, &last.agent, None, true);
     assert_eq!(stop.unwrap_err().code, ErrorCode::NotFound);
-    let spawn =
-        Spawn { parent: None, kind: "x".into(), task: task("spy"), tokens_max: None, model: None, call: None };
+    let spawn = Spawn {
+        parent: None,
+        kind: "x".into(),
+        task: task("spy"),
+        tokens_max: None,
+        model: None,
+        call: None,
+    };
     let parent = parent.map(|session| (session, principal("ada").owner));
     let spied = world.moment(|registry, at| registry.spawn(at, &bob, spawn, parent));
     assert_eq!(spied.unwrap_err().code, ErrorCode::NotFound);

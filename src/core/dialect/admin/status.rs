@@ -26,6 +26,8 @@ const NEEDS_RESTART: &str = "restart the daemon to apply the new value";
 ///   `credentials_expiring` (counts); more may follow;
 /// - `agents`, each with its `model`, the `fallback` models and whether it is the default one; `provider_errors`, what
 ///   went wrong last with each provider within the hour (`calls_failed` in a row, none where it works again);
+///   `left_alone`, the models and keys that are not asked for now because they fail; `provider_calls`, of each
+///   provider how many calls are `running` and `waiting` for a place, and how many may run (`max`);
 /// - `running` and `queued` (runs and prompts), `budgets` as `admin.usage` tells them, and `store_size`, in bytes, with
 ///   the owners who hold most;
 /// - what waits for somebody: `approvals_waiting`, `devices_waiting`, `tokens_expiring` (the first to end);
@@ -57,6 +59,8 @@ fn told(daemon: &DaemonStatus) -> Value {
         "credentials_expiring": of("tokens", "expiring"),
         "agents": daemon.agents.iter().map(agent).collect::<Vec<_>>(),
         "provider_errors": of("provider supervisor", "last_errors"),
+        "provider_calls": of("provider supervisor", "calls"),
+        "left_alone": of("provider supervisor", "left_alone"),
         "tokens_expiring": of("tokens", "expiring_first"),
         "reload_failed": of("configuration", "not_reloaded"),
         "approvals_waiting": of("session supervisor", "approvals_waiting"),
@@ -229,7 +233,8 @@ mod tests {
 
     fn daemon(sessions_max: u64, store_bytes_max: u64) -> DaemonStatus {
         let (started, home) = (Timestamp::default(), "h".into());
-        let status = Status { version: "1".into(), plugins: 0, sessions: 0, connections: 1, started };
+        let status =
+            Status { version: "1".into(), plugins: 0, sessions: 0, connections: 1, started, condition: None };
         let (listen, store) = (Vec::new(), "s".into());
         DaemonStatus {
             info: DaemonInfo { status, pid: 1, home, store, listen, is_draining: false, uptime_ms: 0 },

@@ -13,6 +13,7 @@ use crate::conversation::command::Before;
 use crate::conversation::reply;
 use crate::conversation::transcript::{self, Role};
 use crate::daemon::command;
+use crate::daemon::health::Condition;
 use crate::dialect::admin;
 use crate::ids::{ApprovalId, Owner, RunId, Seq};
 use crate::memory::{Fact, Found};
@@ -179,9 +180,12 @@ pub(super) fn status(id: &Id, status: &command::Status, _: &Owner) -> String {
         version: &'a str,
         plugins: usize,
         sessions: usize,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<&'a str>,
     }
-    let command::Status { version, plugins, sessions, .. } = status;
-    result(id, &Status { version, plugins: *plugins, sessions: *sessions })
+    let command::Status { version, plugins, sessions, condition, .. } = status;
+    let status = condition.map(Condition::name);
+    result(id, &Status { version, plugins: *plugins, sessions: *sessions, status })
 }
 
 /// The answer to `chat.abort`.

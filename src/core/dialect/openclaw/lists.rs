@@ -1,12 +1,15 @@
 //! Lists that clients show in menus of their own: skills, channels, approvals of commands.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Answered, Call, OpenClaw, Request};
 use crate::daemon::command::ListSkills;
+use crate::daemon::operator::{ObserveChannels, Snapshot};
 use crate::dialect::Turn;
+use crate::scope::Scope;
 use crate::skill::{FILE, Problem, SkillRow, Standing};
+use crate::time::Timestamp;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -55,19 +58,49 @@ fn skill(row: &SkillRow, standing: Standing) -> Value {
     })
 }
 
-/// `channels.status`: there are none.
-pub(super) fn channels(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
-    Ok(Call::Answer(json!({
-        "ts": turn.now().as_millis(),
-        "channelOrder": [],
-        "channelLabels": {},
-        "channelDetailLabels": {},
+/// `channels.status`: those that are configured, as they are. They are the operators'; others are told of none.
+pub(super) fn channels(dialect: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Answered {
+    if !dialect.who.scopes.allows(Scope::Admin) {
+        return Ok(Call::Answer(status_of_channels(&[], turn.now())));
+    }
+    Call::ask(ObserveChannels, |_, observed, turn| status_of_channels(&observed.children, turn.now()))
+}
+
+/// The account of a channel: it has one.
+const ACCOUNT: &str = "default";
+
+fn status_of_channels(channels: &[Snapshot], now: Timestamp) -> Value {
+    let named = || channels.iter().filter_map(|channel| Some((channel.state["channel"].as_str()?, channel)));
+    let by_name = |value: fn(&str, &Snapshot) -> Value| -> Map<String, Value> {
+        named().map(|(name, channel)| (name.to_owned(), value(name, channel))).collect()
+    };
+    let labels = by_name(|name, _| name.into());
+    json!({
+        "ts": now.as_millis(),
+        "channelOrder": named().map(|(name, _)| name).collect::<Vec<_>>(),
+        "channelLabels": labels,
+        "channelDetailLabels": labels,
         "channelSystemImages": {},
-        "channelMeta": [],
-        "channels": {},
-        "channelAccounts": {},
-        "channelDefaultAccountId": {},
-    })))
+        "channelMeta": named().map(|(name, _)| json!({ "id": name, "label": name, "detailLabel": name })).collect::<Vec<_>>(),
+        "channels": by_name(|_, channel| state_of_channel(channel)),
+        "channelAccounts": by_name(|_, channel| {
+            let mut account = state_of_channel(channel);
+            account["accountId"] = ACCOUNT.into();
+            account["enabled"] = true.into();
+            json!([account])
+        }),
+        "channelDefaultAccountId": by_name(|_, _| ACCOUNT.into()),
+    })
+}
+
+fn state_of_channel(channel: &Snapshot) -> Value {
+    let state = &channel.state;
+    json!({
+        "configured": true,
+        "running": channel.silent.is_none(),
+        "mode": state["mode"],
+        "lastError": channel.silent.as_deref().map_or_else(|| state["last_error"].clone(), Value::from),
+    })
 }
 
 /// `exec.approvals.get`: tools run no commands of this machine, so nothing is allowed in advance.

@@ -95,10 +95,10 @@ impl OpenClaw {
                 })
             })
             .collect();
-        json!({
+        let mut payload = json!({
             "ok": overview.fault.is_none(),
             "ts": now.as_millis(),
-            "durationMs": 0,
+            "durationMs": u64::try_from(overview.took.as_millis()).unwrap_or(u64::MAX),
             "channels": {},
             "channelOrder": [],
             "channelLabels": {},
@@ -106,7 +106,15 @@ impl OpenClaw {
             "defaultAgentId": agent,
             "agents": agents,
             "sessions": sessions,
-        })
+        });
+        if let Some(report) = &overview.report {
+            payload["status"] = report.condition().name().into();
+            let problems: Vec<_> = report.problems().collect();
+            if !problems.is_empty() {
+                payload["problems"] = problems.into();
+            }
+        }
+        payload
     }
 
     /// How often an agent's heart beats, as the configuration says; `cron.status` says whether it stopped.
@@ -121,9 +129,6 @@ impl OpenClaw {
             "enabled": every.is_some(),
             "every": told,
             "everyMs": every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
-            "prompt": "",
-            "target": "last",
-            "ackMaxChars": 0,
         })
     }
 

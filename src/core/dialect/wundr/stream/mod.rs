@@ -149,7 +149,7 @@ pub(super) const PROGRESS: &[Field] = &[
         "data",
         Shape::Object(&[required(
             "kind",
-            Shape::OneOf(&["retrying", "fallback", "incomplete", "reduced"]),
+            Shape::OneOf(&["waiting", "retrying", "fallback", "incomplete", "reduced"]),
             "a model is asked again; the next one is asked; the answer is cut; less was sent",
         )]),
         "what it is about",
