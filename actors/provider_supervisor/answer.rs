@@ -30,7 +30,7 @@ use clawmux_core::ids::SessionKey;
 use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::notice::{Notice, NoticeKind};
 use clawmux_core::provider::offline::{self, Step};
-use clawmux_core::provider::reduce::Reduced;
+use clawmux_core::provider::reduce::{Less, Reduced};
 use clawmux_core::provider::retry::Retries;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::provider::{ChatMessage, ChatRequest, Decoder, Delta, Stop, encode};
@@ -79,6 +79,8 @@ pub(super) struct Answer {
     since: Instant,
     /// Whether it was asked without tools because it said that it can't call any.
     is_without_tools: bool,
+    /// And without the marks of what may be cached because its server refused them.
+    is_without_marks: bool,
     /// What was left out of the request because the model can't take it.
     reduced: Reduced,
     /// What is told next.
@@ -141,6 +143,7 @@ impl Answer {
             rechosen: false,
             since: Instant::now(),
             is_without_tools: false,
+            is_without_marks: false,
             reduced: Reduced::default(),
             notices,
             phase: Phase::Over,
@@ -166,7 +169,7 @@ impl Answer {
         let Endpoint { kind, base_url, .. } = &*candidate.endpoint;
         let body = encode(*kind, base_url, &self.request).into();
         self.again = 0;
-        self.is_without_tools = false;
+        (self.is_without_tools, self.is_without_marks) = (false, false);
         self.begin(candidate, body);
     }
 
@@ -317,12 +320,15 @@ impl Answer {
 
     /// Asks the same model once more, without what it said it can't take. Whether there was such a thing.
     fn ask_for_less(&mut self, error: &Error, fault: Fault) -> bool {
-        let Some(notice) = self.reduced.reduce(&mut self.request, fault) else { return false };
+        let Some(less) = self.reduced.reduce(&mut self.request, fault) else { return false };
         self.is_without_tools |= fault == Fault::NoTools;
+        self.is_without_marks |= fault == Fault::NoCacheMarks;
         let Some((candidate, _)) = self.asked.take() else { return false };
-        let (model, told) = (candidate.model_ref(), &notice.message);
-        tracing::info!(%error, %model, %told, "less is sent");
-        self.notices.push(notice);
+        let (model, fault) = (candidate.model_ref(), fault.name());
+        tracing::info!(%error, %model, fault, "less is sent");
+        if let Less::Told(notice) = less {
+            self.notices.push(notice);
+        }
         let Endpoint { kind, base_url, .. } = &*candidate.endpoint;
         let body = encode(*kind, base_url, &self.request).into();
         self.begin(candidate, body);
@@ -375,6 +381,9 @@ impl Answer {
         self.standing.succeeded(candidate);
         if self.is_without_tools {
             self.standing.is_without_tools(candidate.model_ref());
+        }
+        if self.is_without_marks {
+            self.standing.is_without_cache_marks(candidate.model_ref());
         }
     }
 

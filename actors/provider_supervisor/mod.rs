@@ -391,6 +391,7 @@ impl ProviderSupervisor {
         if !self.standing.has_tools(&first.model_ref()) {
             request.tools.clear();
         }
+        request.cache_marks &= self.standing.takes_cache_marks(&first.model_ref());
         request.model.clone_from(&first.model);
         request.max_tokens = output_tokens(request.max_tokens.min(max_tokens), request.thinking);
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);

@@ -173,6 +173,7 @@ pub async fn prompt(
         tools: Vec::new(),
         max_tokens: TRIAL_TOKENS,
         thinking: Thinking::Off,
+        cache_marks: false,
     };
     let body = encode(endpoint.kind, &endpoint.base_url, &request);
     let deadlines = Deadlines { first_byte: within, idle: within, total: within, ..Deadlines::default() };

@@ -1,5 +1,5 @@
 //! How the models of the providers stand: what went wrong last with each provider, which models and keys are
-//! left alone, and which models can't call tools.
+//! left alone, and what models and their servers can't take.
 //!
 //! One value, shared by the supervisor and the calls under way: what a call finds out holds for the next one at
 //! once, and not only when its answer is over. The lock is held for one look, and never across an await.
@@ -20,8 +20,8 @@ use super::Candidate;
 /// For how long a provider counts as failing that was not asked again.
 const FAILING_FOR: Duration = Duration::from_secs(3600);
 
-/// The most models that are remembered to be without tools: more than configurations have.
-const TOOLLESS_MAX: usize = 1024;
+/// The most models that are remembered to be without something: more than configurations have.
+const LACKING_MAX: usize = 1024;
 
 /// How the models stand.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,8 @@ struct State {
     breakers: Breakers,
     /// The models that can't call tools, as their servers said.
     toolless: BTreeSet<ModelRef>,
+    /// Those whose servers refuse the marks of what may be cached.
+    markless: BTreeSet<ModelRef>,
 }
 
 /// What went wrong last with a provider.
@@ -62,6 +64,7 @@ impl Standing {
         state.failing.retain(|name, _| is_same(name));
         state.breakers.retain(|model| is_same(&model.provider));
         state.toolless.retain(|model| is_same(&model.provider));
+        state.markless.retain(|model| is_same(&model.provider));
         state.providers = providers;
     }
 
@@ -114,9 +117,22 @@ impl Standing {
     /// A model answered once it was asked without tools, so it can't call any.
     pub(super) fn is_without_tools(&self, model: ModelRef) {
         let mut state = self.lock();
-        if state.toolless.len() < TOOLLESS_MAX && state.providers.contains_key(&model.provider) {
+        if state.toolless.len() < LACKING_MAX && state.providers.contains_key(&model.provider) {
             state.toolless.insert(model);
         }
+    }
+
+    /// A model answered once it was asked without the marks of what may be cached, so its server refuses them.
+    pub(super) fn is_without_cache_marks(&self, model: ModelRef) {
+        let mut state = self.lock();
+        if state.markless.len() < LACKING_MAX && state.providers.contains_key(&model.provider) {
+            state.markless.insert(model);
+        }
+    }
+
+    /// Whether a model's server takes the marks of what may be cached, as far as is known.
+    pub(super) fn takes_cache_marks(&self, model: &ModelRef) -> bool {
+        !self.lock().markless.contains(model)
     }
 
     /// Whether a model can call tools, as far as is known.

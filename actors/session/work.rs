@@ -239,6 +239,7 @@ impl Session {
             tools: Vec::new(),
             max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
+            cache_marks: true,
         };
         let profile = self.profile.clone();
         let channels = self.channels();

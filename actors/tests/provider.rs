@@ -130,6 +130,7 @@ fn chat(text: &str) -> Chat {
             }],
             max_tokens: 1_000,
             thinking: Thinking::Off,
+            cache_marks: true,
         },
         account: Account::default(),
     }
@@ -483,6 +484,23 @@ async fn what_a_server_can_not_take_is_left_out_and_told() {
         assert!(upstream.requests()[before].body.get("tools").is_none());
         all_given_back(&supervisor).await;
     }
+}
+
+#[actix::test]
+async fn a_server_that_refuses_the_marks_of_its_cache_is_asked_without_them_from_then_on() {
+    let upstream = Upstream::start();
+    let (supervisor, _records) =
+        start(config(&[("p", ProviderKind::Anthropic, upstream.base_url())]), Deadlines::default());
+    let refused = json!({"error": {"message": "tools.0.cache_control: Extra inputs are not permitted"}});
+    upstream.then(Turn::Status(400, None, refused.to_string()));
+    for said in ["hi", "again"] {
+        let (deltas, result) = ask(&supervisor, said).await;
+        assert_eq!((text(&deltas), result), (format!("You said: {said}"), Ok(())));
+        assert_eq!(told(&deltas), [""; 0], "the model sees all there is");
+    }
+    let marked = upstream.requests().iter().map(|request| request.body.to_string().contains("cache_control"));
+    assert_eq!(marked.collect::<Vec<_>>(), [true, false, false]);
+    all_given_back(&supervisor).await;
 }
 
 #[actix::test]

@@ -11,6 +11,10 @@
 //! itself. What the model thought goes back with the results of its tools, block by block as it came,
 //! with its signature. Where a turn did not begin with a thought (it was begun by another provider)
 //! the first way would be refused, and the model is asked without.
+//!
+//! What the API keeps in its cache is marked (`cache_control`), in the four places it allows: the end of the
+//! tools, of the system prompt, and of the last two messages of the user's side. The later of these two is
+//! where the next request finds what this one left in the cache, the earlier where this one finds it.
 
 use std::borrow::Cow;
 
@@ -44,6 +48,12 @@ const ADAPTIVE_FROM: (u32, u32) = (4, 6);
 /// The version from which on they know more than a high effort.
 const XHIGH_FROM: (u32, u32) = (4, 7);
 
+/// How many messages' ends are marked for the cache: the API allows four marks in all.
+const MARKED_MESSAGES: usize = 2;
+
+/// The role of the user's side, which tool results are of, too.
+const USER: &str = "user";
+
 /// The most tool calls of one answer that may be under way at once.
 const OPEN_CALLS_MAX: usize = 128;
 
@@ -64,8 +74,8 @@ struct Body<'a> {
     thinking: Option<Think>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_config: Option<OutputConfig>,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    system: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system: Option<System<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     messages: Vec<Message<'a>>,
@@ -88,11 +98,28 @@ struct OutputConfig {
     effort: &'static str,
 }
 
+/// A text, which every server takes, unless its end is marked.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum System<'a> {
+    Text(&'a str),
+    Marked([Block<'a>; 1]),
+}
+
 #[derive(Serialize)]
 struct Tool<'a> {
     name: &'a str,
     description: &'a str,
     input_schema: &'a Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_control: Option<CacheMark>,
+}
+
+/// That what comes before the end of this, and this, may be read from the cache the next time.
+#[derive(Clone, Copy, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum CacheMark {
+    Ephemeral,
 }
 
 #[derive(Serialize)]
@@ -102,8 +129,22 @@ struct Message<'a> {
 }
 
 #[derive(Serialize)]
+struct Block<'a> {
+    #[serde(flatten)]
+    content: Content<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache_control: Option<CacheMark>,
+}
+
+impl<'a> From<Content<'a>> for Block<'a> {
+    fn from(content: Content<'a>) -> Self {
+        Self { content, cache_control: None }
+    }
+}
+
+#[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Block<'a> {
+enum Content<'a> {
     Text {
         text: Cow<'a, str>,
     },
@@ -140,25 +181,45 @@ enum Source<'a> {
 /// The JSON body of a request.
 pub fn encode(request: &ChatRequest) -> Vec<u8> {
     let (thinking, output_config) = think(request);
+    let mark = request.cache_marks.then_some(CacheMark::Ephemeral);
+    let last_tool = request.tools.len().saturating_sub(1);
+    let tools = request.tools.iter().enumerate().map(|(at, tool)| Tool {
+        name: tool.name.as_str(),
+        description: &tool.description,
+        input_schema: &tool.input_schema,
+        cache_control: mark.filter(|_| at == last_tool),
+    });
+    let mut messages = messages(&request.messages, thinking.is_some());
+    mark_ends(&mut messages, mark);
     let body = Body {
         model: &request.model,
         max_tokens: request.max_tokens,
         stream: true,
         thinking,
         output_config,
-        system: request.system.trim(),
-        tools: request
-            .tools
-            .iter()
-            .map(|tool| Tool {
-                name: tool.name.as_str(),
-                description: &tool.description,
-                input_schema: &tool.input_schema,
-            })
-            .collect(),
-        messages: messages(&request.messages, thinking.is_some()),
+        system: system(request.system.trim(), mark),
+        tools: tools.collect(),
+        messages,
     };
     serde_json::to_vec(&body).expect("strings and JSON values are serializable")
+}
+
+fn system(text: &str, mark: Option<CacheMark>) -> Option<System<'_>> {
+    let marked = || Content::Text { text: text.into() };
+    (!text.is_empty()).then(|| match mark {
+        None => System::Text(text),
+        Some(_) => System::Marked([Block { content: marked(), cache_control: mark }]),
+    })
+}
+
+/// Marks the ends of the last messages of the user's side, as many as there may be marks besides those of tools
+/// and system prompt.
+fn mark_ends(messages: &mut [Message<'_>], mark: Option<CacheMark>) {
+    for message in messages.iter_mut().rev().filter(|message| message.role == USER).take(MARKED_MESSAGES) {
+        if let Some(last) = message.content.last_mut() {
+            last.cache_control = mark;
+        }
+    }
 }
 
 /// How the model is asked to think, if it is.
@@ -202,29 +263,29 @@ fn messages(messages: &[ChatMessage], thinking: bool) -> Vec<Message<'_>> {
         let (role, blocks): (_, Vec<Block<'_>>) = match message {
             ChatMessage::User { text, attachments } => {
                 let blocks = parts(text, attachments).into_iter().map(|part| match part {
-                    Part::Text(text) => Block::Text { text },
+                    Part::Text(text) => Content::Text { text },
                     Part::Image(image, data) => {
-                        Block::Image { source: Source::Base64 { media_type: image.media_type(), data } }
+                        Content::Image { source: Source::Base64 { media_type: image.media_type(), data } }
                     }
                 });
-                ("user", blocks.collect())
+                (USER, blocks.map(Block::from).collect())
             }
             ChatMessage::Assistant { text, calls, thoughts } => {
                 let thoughts = if thinking { thoughts.as_slice() } else { &[] };
-                let calls = calls.iter().map(|call| Block::ToolUse {
+                let calls = calls.iter().map(|call| Content::ToolUse {
                     id: call.id.as_str(),
                     name: call.name.as_str(),
                     input: super::input_object(&call.input),
                 });
-                ("assistant", said(text, thoughts).into_iter().chain(calls).collect())
+                ("assistant", said(text, thoughts).into_iter().chain(calls).map(Block::from).collect())
             }
             ChatMessage::ToolResults(results) => {
-                let results = results.iter().map(|result| Block::ToolResult {
+                let results = results.iter().map(|result| Content::ToolResult {
                     tool_use_id: result.call.as_str(),
                     content: &result.content,
                     is_error: result.is_error,
                 });
-                ("user", results.collect())
+                (USER, results.map(Block::from).collect())
             }
         };
         match out.last_mut() {
@@ -237,7 +298,7 @@ fn messages(messages: &[ChatMessage], thinking: bool) -> Vec<Message<'_>> {
 }
 
 /// Text with the thoughts where they were.
-fn said<'a>(text: &'a str, thoughts: &'a [Thought]) -> Vec<Block<'a>> {
+fn said<'a>(text: &'a str, thoughts: &'a [Thought]) -> Vec<Content<'a>> {
     let mut blocks = Vec::with_capacity(2 * thoughts.len() + 1);
     let mut rest = text;
     for thought in thoughts.iter().filter(|thought| is_ours(thought)) {
@@ -247,9 +308,9 @@ fn said<'a>(text: &'a str, thoughts: &'a [Thought]) -> Vec<Block<'a>> {
         blocks.extend(text_block(said));
         match &thought.proof {
             SignatureData::Signature(signature) => {
-                blocks.push(Block::Thinking { thinking: &thought.text, signature });
+                blocks.push(Content::Thinking { thinking: &thought.text, signature });
             }
-            SignatureData::Redacted(data) => blocks.push(Block::RedactedThinking { data }),
+            SignatureData::Redacted(data) => blocks.push(Content::RedactedThinking { data }),
             SignatureData::Bare | SignatureData::Encrypted { .. } | SignatureData::OfCall { .. } => {}
         }
     }
@@ -257,8 +318,8 @@ fn said<'a>(text: &'a str, thoughts: &'a [Thought]) -> Vec<Block<'a>> {
     blocks
 }
 
-fn text_block(text: &str) -> Option<Block<'_>> {
-    (!text.trim().is_empty()).then_some(Block::Text { text: text.into() })
+fn text_block(text: &str) -> Option<Content<'_>> {
+    (!text.trim().is_empty()).then_some(Content::Text { text: text.into() })
 }
 
 /// One event of the stream: what of it matters, whatever its type.
@@ -614,7 +675,8 @@ mod tests {
         ];
         let mut request = request("claude", messages);
         (request.system, request.tools) = ("Be kind.".into(), vec![echo()]);
-        let body: Value = serde_json::from_slice(&encode(&request)).unwrap();
+        request.cache_marks = false;
+        let body = body_of(&request);
         assert_eq!(
             body,
             json!({
@@ -777,6 +839,7 @@ mod tests {
         let mut request = thinking("claude", Thinking::Off, 8);
         let attachments = vec![file("a.png", b"\x89PNG\r\n\x1a\n\xff"), gone, file("n.txt", b"notes")];
         request.messages = vec![ChatMessage::User { text: "look".into(), attachments }];
+        request.cache_marks = false;
         let body = body_of(&request);
         assert_eq!(
             body["messages"],
@@ -787,6 +850,42 @@ mod tests {
                 {"type": "text", "text": "look"},
             ]}])
         );
+    }
+
+    /// Where a body is marked, in the order of the API's prefix: tools, system, messages.
+    fn marks(body: &Value) -> Vec<String> {
+        let marked = |of: &Value| of["cache_control"] == json!({"type": "ephemeral"});
+        let mut found = Vec::new();
+        for (at, tool) in body["tools"].as_array().into_iter().flatten().enumerate() {
+            found.extend(marked(tool).then(|| format!("tool {at}")));
+        }
+        for (at, block) in body["system"].as_array().into_iter().flatten().enumerate() {
+            found.extend(marked(block).then(|| format!("system {at}")));
+        }
+        for (at, message) in body["messages"].as_array().unwrap().iter().enumerate() {
+            for (block_at, block) in message["content"].as_array().unwrap().iter().enumerate() {
+                found.extend(marked(block).then(|| format!("{at}.{block_at} {}", block["type"].as_str().unwrap())));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn what_may_be_cached_is_marked_in_four_places_at_most() {
+        let asked = ToolCall { id: "t1".into(), name: "echo".into(), input: json!({}) };
+        let result = ToolResult { call: "t1".into(), content: "ok".into(), is_error: false };
+        let said = |text: &str, calls| ChatMessage::Assistant { text: text.into(), calls, thoughts: vec![] };
+        let past = (0..5).flat_map(|n| [ChatMessage::user(format!("q{n}")), said("a", vec![])]);
+        let mut request = request("claude", past.chain([ChatMessage::user("now")]).collect());
+        assert_eq!(marks(&body_of(&request)), ["8.0 text", "10.0 text"]);
+        (request.system, request.tools) = ("Be kind.".into(), vec![echo(), echo()]);
+        request.messages.extend([said("", vec![asked]), ChatMessage::ToolResults(vec![result])]);
+        let body = body_of(&request);
+        assert_eq!(marks(&body), ["tool 1", "system 0", "10.0 text", "12.0 tool_result"]);
+        assert_eq!(body["system"][0]["text"], "Be kind.");
+        request.cache_marks = false;
+        let body = body_of(&request);
+        assert_eq!((marks(&body).len(), &body["system"]), (0, &json!("Be kind.")));
     }
 
     proptest! {

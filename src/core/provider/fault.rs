@@ -3,7 +3,7 @@
 //! | fault | asked again | next model |
 //! |---|---|---|
 //! | the request is at fault | | |
-//! | it is too long, or has images, tools or thoughts that can't be taken | without | |
+//! | it is too long, or has images, tools, thoughts or marks that can't be taken | without | |
 //! | the key is refused | with the next key | yes |
 //! | there is no such model or no such server | | yes |
 //! | rate limit | with the next key, else later | yes |
@@ -34,6 +34,8 @@ pub enum Fault {
     NoThinking,
     /// It does not take back what the model thought before: that was said to another key, or is damaged.
     NoThoughts,
+    /// The server does not know the marks of what may be cached.
+    NoCacheMarks,
     /// Too many requests, by this key: 429.
     RateLimit,
     /// The model has too much to do: 503, 529.
@@ -114,6 +116,9 @@ const NO_MODEL: [&str; 6] = [
     "model not found",
 ];
 
+/// What servers name that don't know the marks of what may be cached, in lowercase.
+const NO_CACHE_MARKS: [&str; 1] = ["cache_control"];
+
 impl Fault {
     /// Of an HTTP answer other than success, with what it says.
     pub fn of_status(status: u16, body: &[u8]) -> Self {
@@ -133,6 +138,7 @@ impl Fault {
             425 | 429 => Self::RateLimit,
             503 | 529 => Self::Overloaded,
             400 | 413 | 422 | 500 if says(body, &TOO_LONG) => Self::ContextTooLong,
+            400 | 422 if says(body, &NO_CACHE_MARKS) => Self::NoCacheMarks,
             400 | 422 if says(body, &NO_MODEL) => Self::Misconfigured,
             // Gateways say so of all that goes wrong behind them.
             400 => named().filter(|fault| *fault != Self::Server).unwrap_or(Self::BadRequest),
@@ -220,6 +226,7 @@ impl Fault {
                 | Self::NoTools
                 | Self::NoThinking
                 | Self::NoThoughts
+                | Self::NoCacheMarks
         )
     }
 
@@ -240,6 +247,7 @@ impl Fault {
             Self::NoTools => "can't call tools",
             Self::NoThinking => "can't think",
             Self::NoThoughts => "does not take back what was thought",
+            Self::NoCacheMarks => "refused the marks of its cache",
             Self::RateLimit => "takes no more requests for now",
             Self::Overloaded => "is overloaded",
             Self::Server => "failed",
@@ -260,6 +268,7 @@ impl Fault {
             Self::NoTools => "no_tools",
             Self::NoThinking => "no_thinking",
             Self::NoThoughts => "no_thoughts",
+            Self::NoCacheMarks => "no_cache_marks",
             Self::RateLimit => "rate_limit",
             Self::Overloaded => "overloaded",
             Self::Server => "server",
@@ -318,6 +327,7 @@ mod tests {
             (400, r#"{"error":{"message":"\"llama3\" does not support thinking"}}"#, Fault::NoThinking),
             (400, r#"{"error":{"code":"invalid_encrypted_content","message":"x"}}"#, Fault::NoThoughts),
             (400, "Model Not Exist", Fault::Misconfigured),
+            (400, r#"{"error":{"message":"system.0.cache_control: Extra inputs are not permitted"}}"#, Fault::NoCacheMarks),
             (408, "", Fault::Timeout),
             (429, "", Fault::RateLimit),
             (500, "", Fault::Server),

@@ -80,6 +80,8 @@ pub struct ChatRequest {
     /// How much the model should think. `Off` asks for nothing, so that models that can't think and
     /// servers that know nothing of it are asked as ever.
     pub thinking: Thinking,
+    /// Whether it is marked up to where the provider may keep it in its cache, where the format has such marks.
+    pub cache_marks: bool,
 }
 
 /// One message of the conversation as a model sees it.
@@ -416,7 +418,7 @@ mod tests {
     /// These messages for `model`, with neither system prompt nor tools.
     pub(super) fn request(model: &str, messages: Vec<ChatMessage>) -> ChatRequest {
         let (system, tools) = (String::new(), Vec::new());
-        ChatRequest { model: model.into(), system, messages, tools, max_tokens: 7, thinking: Thinking::Off }
+        ChatRequest { model: model.into(), system, messages, tools, max_tokens: 7, thinking: Thinking::Off, cache_marks: true }
     }
 
     pub(super) fn echo() -> ToolSpec {

@@ -8,6 +8,15 @@ use crate::prompt::thinking::Thinking;
 /// How often one request is made shorter: first the older half of the past is left out, then all of it.
 const SHORTENED_MAX: u32 = 2;
 
+/// What is told of it when less is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Less {
+    /// Something that the model does not see now.
+    Told(Notice),
+    /// Nothing that the model would see.
+    Untold,
+}
+
 /// What was left out of a request so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reduced {
@@ -17,9 +26,9 @@ pub struct Reduced {
 impl Reduced {
     /// Leaves out of `request` what this fault says can't be taken, the oldest first, and says so; none where
     /// that does not help.
-    pub fn reduce(&mut self, request: &mut ChatRequest, fault: Fault) -> Option<Notice> {
+    pub fn reduce(&mut self, request: &mut ChatRequest, fault: Fault) -> Option<Less> {
         let model = request.model.clone();
-        let told = |what: String| Some(Notice::new(NoticeKind::Reduced, what));
+        let told = |what: String| Some(Less::Told(Notice::new(NoticeKind::Reduced, what)));
         match fault {
             Fault::ContextTooLong if self.shortened < SHORTENED_MAX => {
                 self.shortened += 1;
@@ -43,6 +52,10 @@ impl Reduced {
             }
             Fault::NoThoughts if request.leave_out_thoughts() => {
                 told(format!("{model} does not take back what was thought before: it is left out"))
+            }
+            Fault::NoCacheMarks if request.cache_marks => {
+                request.cache_marks = false;
+                Some(Less::Untold)
             }
             _ => None,
         }
@@ -106,10 +119,10 @@ mod tests {
         let past = (0..3).flat_map(|n| [ChatMessage::user(format!("q{n}")), said("a")]);
         let mut asked = request("m", past.chain(under_way.clone()).collect());
         let mut reduced = Reduced::default();
-        let notice = reduced.reduce(&mut asked, Fault::ContextTooLong).unwrap();
+        let Some(Less::Told(notice)) = reduced.reduce(&mut asked, Fault::ContextTooLong) else { panic!() };
         assert!(notice.message.contains("the oldest 2 turns were left out"), "{notice:?}");
         assert_eq!(asked.messages[0], ChatMessage::user("q2"));
-        let notice = reduced.reduce(&mut asked, Fault::ContextTooLong).unwrap();
+        let Some(Less::Told(notice)) = reduced.reduce(&mut asked, Fault::ContextTooLong) else { panic!() };
         assert!(notice.message.contains("the oldest 1 turn was left out"), "{notice:?}");
         assert_eq!(asked.messages, under_way);
         assert_eq!(reduced.reduce(&mut asked, Fault::ContextTooLong), None);
@@ -129,11 +142,11 @@ mod tests {
         let thoughts =
             vec![Thought { text: "hm".into(), at: 0, proof: SignatureData::Signature("s".into()) }];
         asked.messages.push(ChatMessage::Assistant { text: "x".into(), calls: vec![], thoughts });
-        for fault in [Fault::NoImages, Fault::NoTools, Fault::NoThinking, Fault::NoThoughts] {
+        for fault in [Fault::NoImages, Fault::NoTools, Fault::NoThinking, Fault::NoThoughts, Fault::NoCacheMarks] {
             assert!(reduced.reduce(&mut asked, fault).is_some(), "{}", fault.name());
             assert_eq!(reduced.reduce(&mut asked, fault), None, "{}: again", fault.name());
         }
-        assert!(asked.tools.is_empty());
+        assert!(asked.tools.is_empty() && !asked.cache_marks);
         let ChatMessage::User { attachments, .. } = &asked.messages[0] else { panic!() };
         assert!(attachments[0].data().is_empty() && !attachments[1].data().is_empty());
         for fault in [Fault::BadRequest, Fault::Overloaded, Fault::Auth] {
