@@ -3,7 +3,6 @@
 //! of its session finds the new one here, so nobody has to be told.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use clawmux_core::conversation::approval::Toolbox;
 use clawmux_core::conversation::approval_rule::Rule;
 use clawmux_core::conversation::router::Router;
 use clawmux_core::conversation::session::{Limits, Recovery};
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::Error;
 use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::learning::Finder;
 use clawmux_core::limits::quota::Quota;
@@ -26,10 +25,7 @@ use clawmux_core::tools::mcp::McpGrant;
 use clawmux_core::tools::node::NodeTool;
 use clawmux_core::tools::{long_result, messenger};
 
-use crate::host::regular_file;
-
-/// The longest soul, in bytes.
-pub const SOUL_BYTES_MAX: u64 = 1 << 20;
+use super::soul::Soul;
 
 /// An agent, as its sessions use it.
 #[derive(Clone, Debug)]
@@ -37,7 +33,7 @@ pub struct Profile {
     /// Its name.
     pub id: AgentId,
     /// Its soul.
-    pub soul: Arc<str>,
+    pub soul: Arc<Soul>,
     /// The models that answer for it, in the order they are asked in.
     pub models: Vec<ModelRef>,
     /// The most tokens of one answer.
@@ -58,10 +54,14 @@ pub struct Profile {
     pub built_in: Vec<ToolGroup>,
     /// Where its skills are.
     pub skills: AgentSkills,
-    /// Estimated tokens that soul, skills and past turns may take together.
+    /// Estimated tokens of what its model sees.
     pub context_tokens: usize,
     /// How facts are found in what it answers; none = they are not.
     pub finder: Option<Finder>,
+    /// Whether a model sums up the turns that are left out.
+    pub summaries: bool,
+    /// Whether what is remembered is looked through for each prompt.
+    pub recall: bool,
 }
 
 impl Profile {
@@ -169,7 +169,7 @@ impl AgentConfigs {
     /// The agents that are here with another soul than in `before`.
     pub fn other_souls<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a AgentId> {
         let is_other = |(id, now): &(&AgentId, &Arc<Profile>)| {
-            before.agents.get(*id).is_some_and(|before| before.soul != now.soul)
+            before.agents.get(*id).is_some_and(|before| before.soul.text() != now.soul.text())
         };
         self.agents.iter().filter(is_other).map(|(id, _)| id)
     }
@@ -185,7 +185,7 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
     let gated_mcp = agent.mcp_tools.iter().filter(asks).map(McpGrant::offered);
     Ok(Profile {
         id: agent.id.clone(),
-        soul: soul(&agent.soul)?.into(),
+        soul: Arc::new(Soul::read(&agent.soul)?),
         models: agent.models.clone(),
         max_tokens: agent.max_tokens,
         tools: agent.tools.clone(),
@@ -202,6 +202,8 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
             .first()
             .and_then(|model| config.providers.get(&model.provider))
             .and_then(|provider| config.memory.learn.finder(provider.kind)),
+        summaries: config.memory.summaries,
+        recall: config.memory.recall,
     })
 }
 
@@ -209,14 +211,4 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
 fn foreign_channels(config: &Config) -> BTreeSet<String> {
     let others = config.channels.iter().map(|channel| channel.name.clone());
     others.chain([job::CHANNEL.to_owned(), registry::CHANNEL.to_owned()]).collect()
-}
-
-fn soul(path: &Path) -> Result<String, Error> {
-    match regular_file::read_text(path, SOUL_BYTES_MAX) {
-        Ok(soul) => Ok(soul.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => {
-            Err(ErrorCode::Unavailable.error(format!("the soul {} can't be read: {error}", path.display())))
-        }
-    }
 }

@@ -23,9 +23,11 @@ mod built_in;
 mod following;
 mod learning;
 mod order;
+mod preparing;
 mod queued;
 mod report;
 mod sink;
+mod soul;
 #[cfg(test)]
 mod tests;
 mod watchers;
@@ -68,12 +70,13 @@ use crate::store::{Coming, LogWriter, Store};
 use queued::Room;
 use work::Doing;
 
-pub use agent_configs::{AgentConfigs, Learning, Profile, SOUL_BYTES_MAX};
+pub use agent_configs::{AgentConfigs, Learning, Profile};
 pub use approvals::{Approvals, Found};
 pub use order::{Order, Routed};
 pub use queued::Queued;
 pub use report::{Down, HeldKey, Report, Supervisor};
 pub use sink::{ConnectionSink, Subscribers};
+pub use soul::{SOUL_BYTES_MAX, Soul};
 pub use watchers::{Watcher, Watchers};
 
 /// Messages that may wait: as many requests as may wait for a session to wake, and as many more.
@@ -136,10 +139,14 @@ pub struct Session {
     agent_configs: Arc<AgentConfigs>,
     /// The agent as it was when the run under way began.
     profile: Arc<Profile>,
+    /// Its soul, as it was then.
+    soul: Arc<str>,
     /// The run that it was taken for.
     profiled: Option<RunId>,
     /// What the model is told of skills, and in which run; none while it is being looked.
     skills_told: Option<(RunId, Option<Arc<str>>)>,
+    /// The run for which it was seen to what the model is shown.
+    prepared: Option<RunId>,
     /// All tools it may call; and with `send_message`.
     tools: Toolbox,
     messenger_tools: Toolbox,
@@ -247,9 +254,11 @@ impl Session {
             tools: profile.toolbox(false),
             messenger_tools: profile.toolbox(true),
             spots: spots.into_iter().collect(),
+            soul: profile.soul.text(),
             profile,
             profiled: None,
             skills_told: None,
+            prepared: None,
             awake: deps.meters.awake(),
             deps,
             drop_guard: DropGuard { key, subscribers, supervisor, done: false },
@@ -441,6 +450,7 @@ impl Handler<Observe> for Session {
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let doing = match &self.doing {
             Doing::Nothing => "nothing",
+            Doing::Preparing { .. } => "preparing what the model is shown",
             Doing::Asking { .. } => "asking the model",
             Doing::Acting { .. } if self.doing.is_busy() => "calling tools",
             Doing::Acting { .. } => "waiting for approval",

@@ -14,6 +14,7 @@ use clawmux_core::principal::Principal;
 use clawmux_core::prompt::settings::Patch;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
+use clawmux_core::schedule::job::NEW_SESSION_PROMPT;
 
 use super::{Answered, HeldKey, Session};
 use crate::runtime::clock;
@@ -240,7 +241,7 @@ impl Handler<Routed> for Session {
                 Ok(SessionReply::Cleared(Cleared { session }).into())
             }
             Order::Renew => {
-                self.conversation.renew(now);
+                self.conversation.renew(now, NEW_SESSION_PROMPT, !self.is_offline());
                 Ok(SessionReply::Cleared(Cleared { session }).into())
             }
             Order::Create(_) if !is_first => Ok(Done::default()),

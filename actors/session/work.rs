@@ -8,8 +8,8 @@ use std::task::Poll;
 use std::time::Instant;
 
 use actix::prelude::*;
-use clawmux_core::conversation::context::fit_soul;
 use clawmux_core::conversation::lane;
+use clawmux_core::conversation::system_prompt::system_prompt;
 use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
@@ -43,6 +43,11 @@ type Slot = Rc<RefCell<Option<Answer>>>;
 /// The work under way.
 pub(super) enum Doing {
     Nothing,
+    /// Seeing to what the model is shown, before it is asked for the first time.
+    Preparing {
+        run: RunId,
+        future: SpawnHandle,
+    },
     /// Asking the model; nothing is being read while the last piece is written.
     Asking {
         run: RunId,
@@ -64,7 +69,7 @@ impl Doing {
     /// Whether something is under way that a session which stops waits for: not for approvals.
     pub(super) fn is_busy(&self) -> bool {
         match self {
-            Self::Nothing => false,
+            Self::Nothing | Self::Preparing { .. } => false,
             Self::Asking { .. } => true,
             Self::Acting { calls, .. } => calls.iter().any(|making| !making.is_over),
         }
@@ -114,6 +119,7 @@ impl Session {
     fn take_profile(&mut self, run: &RunId) -> Option<()> {
         if self.profiled.as_ref() != Some(run) {
             self.profile = self.agent_configs.agents.get(&self.profile.id)?.clone();
+            self.soul = self.profile.soul.text();
             self.tools = self.profile.toolbox(false);
             self.messenger_tools = self.profile.toolbox(true);
             self.profiled = Some(run.clone());
@@ -125,6 +131,7 @@ impl Session {
     pub(super) fn end_stale_work(&mut self, ctx: &mut Context<Self>) {
         let wanted = match (&self.doing, self.conversation.work()) {
             (Doing::Nothing, _) => true,
+            (Doing::Preparing { run, .. }, _) => self.conversation.is_unasked(run),
             (Doing::Asking { run, step, .. }, Some((now, Work::Ask { step: at }))) => {
                 run == now && *step == at
             }
@@ -142,6 +149,10 @@ impl Session {
     pub(super) fn end_work(&mut self, ctx: &mut Context<Self>) -> Usage {
         match std::mem::replace(&mut self.doing, Doing::Nothing) {
             Doing::Nothing => Usage::default(),
+            Doing::Preparing { future, .. } => {
+                ctx.cancel_future(future);
+                Usage::default()
+            }
             Doing::Asking { future, answer, before, .. } => {
                 future.map(|future| ctx.cancel_future(future));
                 drop(answer.take());
@@ -185,11 +196,10 @@ impl Session {
             Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
                 let run = run.clone();
                 match self.take_profile(&run) {
-                    Some(()) => {
-                        if let Some(skills) = self.skills_told(&run, ctx) {
-                            self.ask(run, step, &skills, ctx);
-                        }
-                    }
+                    // Until it is known which skills there are, nothing is asked.
+                    Some(()) if self.skills_told(&run, ctx).is_none() => {}
+                    Some(()) if step == 0 && self.prepared.as_ref() != Some(&run) => self.prepare(run, ctx),
+                    Some(()) => self.ask(run, step, ctx),
                     None => {
                         let why = format!("there is no agent named {} any more", self.profile.id);
                         self.unheard(&run, step, ErrorCode::NotFound.error(why), ctx);
@@ -230,12 +240,11 @@ impl Session {
     }
 
     /// Asks the model.
-    fn ask(&mut self, run: RunId, step: usize, skills: &str, ctx: &mut Context<Self>) {
-        let system = self.system(skills);
+    fn ask(&mut self, run: RunId, step: usize, ctx: &mut Context<Self>) {
         let request = ChatRequest {
             model: String::new(),
-            messages: self.conversation.conversation(system.len()),
-            system,
+            system: self.system_prompt(),
+            messages: self.conversation.conversation(),
             tools: Vec::new(),
             max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
@@ -274,13 +283,13 @@ impl Session {
         self.doing = Doing::Asking { run, step, future, answer, before: self.account.usage() };
     }
 
-    /// What stands before the conversation: the soul, the skills, and what the session is for.
-    fn system(&self, skills: &str) -> String {
-        let soul = fit_soul(&self.profile.soul, self.profile.context_tokens);
+    /// What its agent is told of itself.
+    pub(super) fn system_prompt(&self) -> String {
+        let told = self.skills_told.as_ref().filter(|_| self.profile.skills.is_granted);
+        let skills = told.and_then(|(_, told)| told.as_deref()).unwrap_or_default();
         let assignment = self.conversation.settings().assignment.as_ref();
         let brief = assignment.and_then(|assignment| assignment.brief()).unwrap_or_default();
-        let parts = [soul, skills, &brief].into_iter().filter(|part| !part.is_empty());
-        parts.collect::<Vec<_>>().join("\n\n")
+        system_prompt(&self.soul, skills, &brief, self.profile.context_tokens)
     }
 
     /// The most tokens of one answer: as many as the prompt wants, and the agent may give.
@@ -290,7 +299,7 @@ impl Session {
     }
 
     /// The model that was chosen for the prompt or for the session.
-    fn model(&self) -> Option<ModelRef> {
+    pub(super) fn model(&self) -> Option<ModelRef> {
         let set = self.conversation.model()?;
         self.agent_configs.catalog.find(self.profile.id.as_str(), set).ok()
     }
@@ -331,7 +340,7 @@ impl Session {
     fn act(&mut self, run: RunId, step: usize, calls: Vec<ToolCall>, ctx: &mut Context<Self>) {
         let mut begun = match std::mem::replace(&mut self.doing, Doing::Nothing) {
             Doing::Acting { calls, .. } => calls,
-            Doing::Nothing | Doing::Asking { .. } => Vec::new(),
+            Doing::Nothing | Doing::Preparing { .. } | Doing::Asking { .. } => Vec::new(),
         };
         for call in calls {
             if begun.iter().any(|making| making.call == call.id) {

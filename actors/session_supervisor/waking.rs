@@ -52,7 +52,7 @@ pub(super) const RECOVERING_AT_ONCE: usize = 16;
 impl SessionSupervisor {
     /// Reads a session from the log.
     pub(super) fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
-        let load = Load { session: key.clone(), runs: self.agent_configs().limits.episodic_turns };
+        let load = Load { session: key.clone(), runs: self.agent_configs().limits.turns() };
         let SessionDeps { store, log_writer, sandbox, .. } = self.setup.deps.clone();
         // What the one that fell had sent may not be written yet.
         let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
@@ -99,9 +99,9 @@ impl SessionSupervisor {
         let limits = agent_configs.limits.clone();
         let (mut conversation, account) =
             match loaded {
-                Some(Loaded { head, reserved, spent, cost, settings, events, aside }) => {
+                Some(Loaded { head, reserved, spent, cost, settings, window, events, aside }) => {
                     let mut conversation =
-                        Conversation::restore(key.clone(), limits, head, reserved, settings, events);
+                        Conversation::restore(key.clone(), limits, head, reserved, settings, window, events);
                     for (run, bytes) in aside {
                         conversation.is_aside(&run, bytes);
                     }

@@ -1,6 +1,7 @@
 //! How values of the core stand in columns. SQLite knows signed numbers alone: a number beyond them is cut
 //! as it is written, and one below zero, which nobody writes, is read as 0.
 
+use clawmux_core::conversation::window::Window;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::ids::{Owner, Seq, SessionKey};
 use clawmux_core::provider::price::Money;
@@ -69,6 +70,12 @@ pub(super) trait Columns {
     /// What budgets count, from a column of tokens and one of money.
     fn spent(&self, tokens: impl RowIndex, cost: impl RowIndex) -> rusqlite::Result<Spent> {
         Ok(Spent { tokens: self.number(tokens)?, cost: Money::from_nanos(self.number(cost)?) })
+    }
+
+    /// What of its past a conversation shows: four columns, from this one on.
+    fn window(&self, first: usize) -> rusqlite::Result<Window> {
+        let (seq, from, named) = (self.seq(first)?, self.seq(first + 1)?, self.seq(first + 2)?);
+        Ok(Window { seq, from, named, summary: self.value(first + 3)? })
     }
 
     fn owner(&self, column: impl RowIndex) -> rusqlite::Result<Owner> {

@@ -498,7 +498,8 @@ async fn a_server_that_refuses_the_marks_of_its_cache_is_asked_without_them_from
         assert_eq!((text(&deltas), result), (format!("You said: {said}"), Ok(())));
         assert_eq!(told(&deltas), [""; 0], "the model sees all there is");
     }
-    let marked = upstream.requests().iter().map(|request| request.body.to_string().contains("cache_control"));
+    let requests = upstream.requests();
+    let marked = requests.iter().map(|request| request.body.to_string().contains("cache_control"));
     assert_eq!(marked.collect::<Vec<_>>(), [true, false, false]);
     all_given_back(&supervisor).await;
 }

@@ -17,9 +17,10 @@ use clawmux_actors::store::{
 };
 use clawmux_core::conversation::command::Before;
 use clawmux_core::conversation::context::PAST_IMAGE_BYTES_MAX;
-use clawmux_core::conversation::event::{Cause, Event, Forgotten, Logged, Outcome};
+use clawmux_core::conversation::event::{Cause, Compacted, Event, Forgotten, Logged, Outcome};
 use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::conversation::transcript::{Message, Role, Said, Transcript};
+use clawmux_core::conversation::window::Window;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::Attachment;
@@ -352,6 +353,38 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
     assert_eq!(history(&store, &session, 9).await, []);
     assert_eq!(load(&store, &session, 9).await.unwrap().events, []);
     assert_eq!(read(&store, &session, 16).await, [logged(17, None, Event::Cleared(Forgotten::Past))]);
+    ask(&store, Stop).await;
+}
+
+#[actix::test]
+async fn a_session_wakes_with_what_its_window_shows_and_what_stands_for_the_rest() {
+    let folder = Folder::new();
+    let (mut store, session) = (folder.store().await, key("a"));
+    for run in 0..4_u64 {
+        let events = vec![prompt("hi", None), Event::Started, text("yes"), ended(Outcome::Completed)];
+        put(&store, &session, of_run(4 * run + 1, &format!("r{run}"), events)).await;
+    }
+    let compacted = Compacted { up_to: Seq(8), named: Seq(4), summary: "They said hi.".into() };
+    put(&store, &session, vec![logged(17, None, Event::Compacted(compacted))]).await;
+    for _ in 0..2 {
+        let loaded = load(&store, &session, 9).await.unwrap();
+        let summary = "They said hi.".to_owned();
+        assert_eq!(loaded.window, Window { seq: Seq(17), from: Seq(8), named: Seq(4), summary });
+        assert_eq!(loaded.events.first().map(|logged| logged.seq), Some(Seq(9)), "of the third run on");
+        ask(&store, Stop).await;
+        store = folder.store().await;
+    }
+    let told = ask(&store, page(&session, 99, None, usize::MAX)).await;
+    assert_eq!(told.messages.len(), 8, "people see all of it");
+
+    let part = logged(18, None, Event::Cleared(Forgotten::UpTo(Seq(4))));
+    put(&store, &session, vec![part]).await;
+    let loaded = load(&store, &session, 9).await.unwrap();
+    let (seq, from, named) = (loaded.window.seq, loaded.window.from, loaded.window.named);
+    assert_eq!((seq, from, named, &*loaded.window.summary), (Seq(18), Seq(8), Seq(4), ""));
+    put(&store, &session, vec![logged(19, None, Event::Cleared(Forgotten::Past))]).await;
+    let loaded = load(&store, &session, 9).await.unwrap();
+    assert_eq!((loaded.window.from, loaded.events), (Seq(19), Vec::new()));
     ask(&store, Stop).await;
 }
 

@@ -5,7 +5,7 @@
 //! | `accepted` | `session`, `run`: the prompt is durable |
 //! | `thought`, `text` | `text`: a piece of it |
 //! | `restart` | the `text` since the last `tool_result` is void and comes anew |
-//! | `notice` | `kind` (`waiting`, `retrying`, `fallback`, `incomplete`, `reduced`), `message`: a place at the provider is waited for, a model is asked again, the next one is asked, the answer is cut, less was sent |
+//! | `notice` | `kind` (`waiting`, `retrying`, `fallback`, `incomplete`, `reduced`, `compacted`), `message`: a place at the provider is waited for, a model is asked again, the next one is asked, the answer is cut, less was sent, the oldest turns are summed up |
 //! | `tool_use` | `name`, `input`; `approval` where the call waits until that is approved |
 //! | `approval` | `approval`, `name`, `decision` (`approved`, `denied`, `timed_out`, `withdrawn`), `by`? |
 //! | `tool_result` | `content`, `is_error` |

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::daemon::{self, Daemon};
@@ -413,10 +413,21 @@ fn a_new_session_begins_after_the_old_one_was_summed_up() {
     let session = "main:xeno:default:main";
     let job = daemon.rows_of(&["jobs"]).remove(0);
     assert_eq!(job["schedule"]["cron"], "0 0 * * 1");
+    let mut client = Client::connect(daemon.address);
+    let mut prompt = |content: &str| {
+        let params = json!({ "channel": "xeno", "account": "default", "content": content });
+        let id = client.request("chat.send", params);
+        client.stream(&id).text()
+    };
+    prompt("Water the herons, please, both of them, and tell me when that is done.");
     upstream.then(Turn::Say(vec!["Herons were watered.".into()]));
     let (status, said, _) = daemon.run(&["job", "run", "new-session"]);
     assert!(status == 0 && said.contains("Herons were watered."), "{said}");
     assert_eq!(events(&daemon, session, "reset").len(), 1, "{:#?}", events(&daemon, session, "reset"));
+    // The new conversation begins with what the old one came to.
+    prompt("What now?");
+    let asked = upstream.requests().last().unwrap().body["messages"].to_string();
+    assert!(asked.contains("Herons were watered.") && !asked.contains("both of them"), "{asked}");
     // Where the model can't be asked, nothing is forgotten.
     upstream.then(Turn::Status(400, None, "no".into()));
     let (status, _, why) = daemon.run(&["job", "run", "new-session"]);

@@ -21,6 +21,7 @@ mod chat;
 mod cli;
 mod commands;
 mod conformance;
+mod context;
 mod control_ui;
 mod credentials;
 mod crossing;

@@ -13,6 +13,7 @@ pub mod pace;
 pub mod process;
 pub mod proxy;
 pub mod raw;
+pub mod recaller;
 pub mod running;
 pub mod socket;
 pub mod terminal;

@@ -76,10 +76,15 @@ pub struct Upstream {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// What a model says to the body of a request.
+type Model = Box<dyn Fn(&Value) -> Vec<String> + Send + Sync>;
+
 struct State {
     turns: Mutex<VecDeque<Turn>>,
     /// Its list of models; none where it has no such thing.
     models: Mutex<Option<Value>>,
+    /// What it says where no turn waits.
+    model: Model,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<usize>,
     /// Requests that have arrived; one permit each.
@@ -98,30 +103,37 @@ struct State {
 impl Upstream {
     /// Over HTTP, each event written at once.
     pub fn start() -> Self {
-        Self::start_with(usize::MAX, None)
+        Self::start_with(usize::MAX, None, Box::new(repeat))
+    }
+
+    /// Over HTTP, saying to each request what this makes of its body.
+    #[allow(dead_code, reason = "the daemon's tests use it")]
+    pub fn thinking(model: impl Fn(&Value) -> String + Send + Sync + 'static) -> Self {
+        Self::start_with(usize::MAX, None, Box::new(move |body| vec![model(body)]))
     }
 
     /// Over HTTPS, with a certificate of an authority of its own.
     pub fn start_tls() -> Self {
-        Self::start_with(usize::MAX, Some(of_an_authority()))
+        Self::start_with(usize::MAX, Some(of_an_authority()), Box::new(repeat))
     }
 
     /// Over HTTPS, with a certificate that it signed itself, such as those of `openssl req -x509`.
     #[allow(dead_code, reason = "the daemon's tests use it")]
     pub fn start_self_signed() -> Self {
-        Self::start_with(usize::MAX, Some(self_signed()))
+        Self::start_with(usize::MAX, Some(self_signed()), Box::new(repeat))
     }
 
     /// Over HTTP, streams written in pieces of so many bytes.
     #[allow(dead_code, reason = "the actors' tests use it")]
     pub fn start_split(write_bytes: usize) -> Self {
-        Self::start_with(write_bytes, None)
+        Self::start_with(write_bytes, None, Box::new(repeat))
     }
 
-    fn start_with(write_bytes: usize, certificate: Option<Certificate>) -> Self {
+    fn start_with(write_bytes: usize, certificate: Option<Certificate>, model: Model) -> Self {
         let state = Arc::new(State {
             turns: Mutex::default(),
             models: Mutex::default(),
+            model,
             requests: Mutex::default(),
             connections: Mutex::default(),
             arrived: Semaphore::new(0),
@@ -324,12 +336,12 @@ async fn serve(state: Arc<State>, mut stream: impl AsyncRead + AsyncWrite + Unpi
             }
             continue;
         }
-        let said = last_text(&request.body);
+        let said = (state.model)(&request.body);
         let format = Format::of(&request.path);
         state.requests.lock().unwrap().push(request);
         let turn = state.turns.lock().unwrap().pop_front();
         state.arrived.add_permits(1);
-        let turn = turn.unwrap_or_else(|| Turn::Say(vec!["You said: ".into(), said]));
+        let turn = turn.unwrap_or(Turn::Say(said));
         if answer(&state, &mut stream, turn, format).await.is_none() {
             return;
         }
@@ -679,6 +691,11 @@ pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Reque
     let path = head.split_whitespace().nth(1).unwrap_or_default().to_owned();
     let body = serde_json::from_slice(&bytes[head_end..head_end + length]).unwrap_or(Value::Null);
     Some(Request { path, head, body })
+}
+
+/// What it says without a model of its own.
+fn repeat(body: &Value) -> Vec<String> {
+    vec!["You said: ".into(), last_text(body)]
 }
 
 /// The text of the last message, in any format.

@@ -10,8 +10,11 @@ mod send_message;
 mod sessions;
 
 use clawmux_core::agents::registry;
+use clawmux_core::error::Error;
 use clawmux_core::ids::{AgentId, CallId, Owner, PluginName, RunId, SubAgentId};
+use clawmux_core::memory::MemoryCommand;
 use clawmux_core::principal::Principal;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job;
 use clawmux_core::scope::Scopes;
 use clawmux_core::target::Target;
@@ -148,6 +151,15 @@ impl Session {
             read.map_err(|error| error.to_string())?
         };
         read.boxed_local()
+    }
+
+    /// Asks for what is remembered for whom the session belongs to.
+    pub(super) fn ask_memory(
+        &self,
+        command: MemoryCommand,
+    ) -> impl Future<Output = Result<Reply, Error>> + 'static {
+        let (whom, principal) = (self.drop_guard.supervisor.memory.clone(), self.principal());
+        async move { asking::ask(&whom, command, principal).await }
     }
 
     fn use_memory(&self, run: RunId, call: ToolCall) -> Made {

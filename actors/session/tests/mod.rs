@@ -41,7 +41,7 @@ use clawmux_core::target::{Route, Target};
 use clawmux_core::tools::node::{Invocation, NodeTool};
 use tokio::sync::mpsc;
 
-use super::{AgentConfigs, Approvals, Learning, Profile, Queued, Session, SessionDeps, Watchers};
+use super::{AgentConfigs, Approvals, Learning, Profile, Queued, Session, SessionDeps, Soul, Watchers};
 use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
 use crate::files::{self, Files};
 use crate::hub::Hub;
@@ -150,7 +150,7 @@ impl World {
         let catalog = Arc::new(Catalog::new(&config));
         let profile = Profile {
             id: id.clone(),
-            soul: "".into(),
+            soul: Arc::new(Soul::read(&home.path().join("SOUL.md")).unwrap()),
             models: config.agents[&id].models.clone(),
             max_tokens: 1000,
             tools: vec!["echo".into()],
@@ -168,6 +168,8 @@ impl World {
             },
             context_tokens: 5000,
             finder: None,
+            summaries: true,
+            recall: false,
         };
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();

@@ -2,6 +2,7 @@
 
 use clawmux_core::conversation::approval::Toolbox;
 use clawmux_core::conversation::session::{Batch, Session as Conversation, Submission};
+use clawmux_core::conversation::window::Window;
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::Delta;
 
@@ -128,7 +129,8 @@ async fn what_recovery_decided_is_not_published_before_it_is_written() {
         let in_log = events.last().unwrap().seq;
 
         let (limits, settings) = (configs.limits.clone(), Settings::default());
-        let mut conversation = Conversation::restore(key, limits, in_log, reserve.unwrap(), settings, events);
+        let mut conversation =
+            Conversation::restore(key, limits, in_log, reserve.unwrap(), settings, Window::default(), events);
         conversation.recover(clock::now(), recovery, |_| false);
         assert!(conversation.head() > in_log, "it decided something");
         let profile = configs.agents[&AgentId::from("main")].clone();

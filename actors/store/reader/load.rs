@@ -6,6 +6,7 @@ use actix::Message;
 use clawmux_core::conversation::context::Showing;
 use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::log::record;
+use clawmux_core::conversation::window::Window;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::{Attachment, Kind};
@@ -16,7 +17,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::events::attached;
 use super::{Reader, Span, Text, logged, span};
-use crate::store::columns::{Columns, integer};
+use crate::store::columns::{Columns, integer, number};
 use crate::store::failure::Failure;
 use crate::store::query::Query;
 use crate::store::schema::Progress;
@@ -32,7 +33,7 @@ pub const WAITING_BYTES_MAX: usize = 64 << 10;
 pub struct Load {
     /// The session.
     pub session: SessionKey,
-    /// So many of the runs that ended since the conversation was last cleared and in which something
+    /// So many of the runs that its window shows and in which something
     /// was said, the newest, and as many of those that were begun and in which nothing was; none
     /// beyond the one with which either have [`LOAD_BYTES_MAX`].
     pub runs: usize,
@@ -52,6 +53,8 @@ pub struct Loaded {
     pub cost: Money,
     /// What it is set to.
     pub settings: Settings,
+    /// What of its past the model sees.
+    pub window: Window,
     /// In order: the events of the runs asked for and of every run that has not ended. Text is in
     /// one piece wherever its numbers follow each other, up to [`SEGMENT_BYTES_MAX`](crate::store::SEGMENT_BYTES_MAX).
     pub events: Vec<Logged>,
@@ -67,7 +70,8 @@ impl Query for Load {
             let found = tx
                 .prepare_cached(
                     "SELECT id, head, reserved, cleared, settings,
-                         input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost
+                         input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost,
+                         window_seq, window_from, window_named, summary
                      FROM sessions WHERE key = ?",
                 )?
                 .query_row([self.session.as_str()], |row| {
@@ -77,6 +81,7 @@ impl Query for Load {
                         spent: row.cached_usage(5)?,
                         cost: Money::from_nanos(row.number(9)?),
                         settings: Settings::default(),
+                        window: row.window(10)?,
                         events: Vec::new(),
                         aside: Vec::new(),
                     };
@@ -84,13 +89,16 @@ impl Query for Load {
                 })
                 .optional()?;
             let Some((session, mut loaded, cleared, settings)) = found else { return Ok(None) };
+            // A store of an older clawmux has no window yet.
+            loaded.window.from = loaded.window.from.max(Seq(number(cleared)));
+            let from = integer(loaded.window.from.0);
             loaded.settings = record::read_settings(&settings)?;
             loaded.head = loaded.head.max(streaming.head);
             loaded.events = streaming.events;
-            let mut spans = ended_runs(tx, session, cleared, (Progress::Answered, self.runs))?;
+            let mut spans = ended_runs(tx, session, from, (Progress::Answered, self.runs))?;
             let answered: Vec<RunId> = spans.iter().map(|span| span.run.clone()).collect();
             for progress in [Progress::Begun, Progress::Injected] {
-                spans.extend(ended_runs(tx, session, cleared, (progress, self.runs))?);
+                spans.extend(ended_runs(tx, session, from, (progress, self.runs))?);
             }
             let unfinished: Vec<Span> = tx
                 .prepare_cached(
@@ -131,11 +139,11 @@ impl Query for Load {
 }
 
 /// The newest runs that ended, so many and not more once they have [`LOAD_BYTES_MAX`]; newest first.
-/// The newest runs that ended after `cleared` and came so far.
+/// The newest runs that ended after `from` and came so far.
 fn ended_runs(
     tx: &Transaction<'_>,
     session: i64,
-    cleared: i64,
+    from: i64,
     (progress, limit): (Progress, usize),
 ) -> Result<Vec<Span>, Failure> {
     let limit = integer(limit);
@@ -148,7 +156,7 @@ fn ended_runs(
         "SELECT coalesce(sum(length(body)), 0) FROM events
          WHERE session = ? AND seq BETWEEN ? AND ? AND run = ?",
     )?;
-    let mut rows = statement.query(params![session, progress as i64, cleared, limit])?;
+    let mut rows = statement.query(params![session, progress as i64, from, limit])?;
     let (mut spans, mut bytes) = (Vec::new(), 0);
     while bytes < LOAD_BYTES_MAX
         && let Some(row) = rows.next()?

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome, Streamed};
 use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::conversation::log::{page, record};
+use clawmux_core::conversation::window::Window;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::limits::quota::ROW_BYTES;
@@ -120,9 +121,9 @@ impl Writer {
                 (known || begun.contains(&run)) && !over.contains(&run)
             };
             match (&logged.event, &logged.run) {
-                (Event::Cleared(_) | Event::Configured(_), None) => {}
+                (Event::Cleared(_) | Event::Compacted(_) | Event::Configured(_), None) => {}
                 (Event::Deleted, _) => return refuse("a session that is gone has no events".into()),
-                (Event::Cleared(_) | Event::Configured(_), Some(_)) | (_, None) => {
+                (Event::Cleared(_) | Event::Compacted(_) | Event::Configured(_), Some(_)) | (_, None) => {
                     return refuse(format!("event {} has a run, or none, against its kind", logged.seq));
                 }
                 (Event::Prompted { .. } | Event::Injected { .. }, Some(run))
@@ -273,7 +274,11 @@ impl Writer {
             body
         ])?;
         match &logged.event {
-            Event::Cleared(forgotten) => self.forget((session, session_row), seq, at, *forgotten)?,
+            Event::Cleared(forgotten) => {
+                self.move_window(session_row, logged)?;
+                self.forget((session, session_row), seq, at, *forgotten)?;
+            }
+            Event::Compacted(_) => self.move_window(session_row, logged)?,
             Event::Configured(settings) => {
                 self.body.clear();
                 record::write_settings(settings, &mut self.body);
@@ -366,6 +371,21 @@ impl Writer {
             self.cached("UPDATE sessions SET messages = messages + ?1 WHERE id = ?2")?
                 .execute([more, session_row])?;
         }
+        Ok(())
+    }
+
+    /// Notes what of its past a conversation shows its model from here on.
+    fn move_window(&self, session_row: i64, logged: &Logged) -> rusqlite::Result<()> {
+        let mut window = self
+            .cached("SELECT window_seq, window_from, window_named, summary FROM sessions WHERE id = ?")?
+            .query_row([session_row], |row| row.window(0))?;
+        window.apply(logged.seq, &logged.event);
+        let Window { seq, from, named, summary } = window;
+        let [seq, from, named] = [seq, from, named].map(|seq| integer(seq.0));
+        self.cached(
+            "UPDATE sessions SET window_seq = ?1, window_from = ?2, window_named = ?3, summary = ?4 WHERE id = ?5",
+        )?
+        .execute(params![seq, from, named, summary, session_row])?;
         Ok(())
     }
 

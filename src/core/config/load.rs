@@ -205,6 +205,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         learn: section.choice(r, "learn", LearnBy::Auto, &LEARN_BY),
         learn_tokens: section.integer(r, "learn_tokens", 20_000, 0..=u64::MAX),
         learn_timeout: section.millis(r, "learn_timeout_ms", 60_000),
+        summaries: section.choice(r, "summaries", true, &[("model", true), ("rules", false)]),
+        recall: section.choice(r, "recall", true, &[("on", true), ("off", false)]),
     };
     section.finish(r);
 

@@ -409,9 +409,10 @@ pub struct Limits {
 /// `[memory]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// How many past turns (prompt and answer) the model sees.
+    /// How many of the newest turns (prompt and answer) stay word for word when older ones are summed up; 0 = the
+    /// model sees no past turns.
     pub episodic_turns: usize,
-    /// The most tokens of soul and past turns together, estimated.
+    /// The most tokens of what the model sees, estimated: a quarter is for tools and the prompt.
     pub context_tokens: usize,
     /// Who finds facts in what was said.
     pub learn: LearnBy,
@@ -419,6 +420,10 @@ pub struct Memory {
     pub learn_tokens: u64,
     /// How long a model may take for one exchange.
     pub learn_timeout: Duration,
+    /// Whether a model sums up the turns that are left out; else it is done by rules.
+    pub summaries: bool,
+    /// Whether what is remembered is looked through for each prompt.
+    pub recall: bool,
 }
 
 /// `[openclaw]`: what is special to connections of the OpenClaw protocol.

@@ -1,12 +1,16 @@
-//! What the model sees: the soul, the last turns as far as they fit, and the turn under way.
+//! What the model sees besides the system prompt: a summary of what was said long ago, the turns of the window
+//! ([`crate::conversation::window`]), and the turn under way.
+//!
+//! The conversation of a turn begins with that of the turn before it, byte for byte, up to where that ended, but
+//! for thoughts, which belong to their run, and where the window moved.
 //!
 //! The prompt under way goes with all it brought along. Of past turns the attachments are bounded
 //! apart from what was said ([`Showing`]): a large file must not push out the conversation about it.
 
+use crate::conversation::notes::summary_block;
 use crate::conversation::turn::Turn;
 use crate::prompt::attachment::{Attachment, Kind};
 use crate::provider::ChatMessage;
-use crate::tools::long_result::shown_bytes;
 
 /// What a model is told that a user said before something that was said without a prompt.
 pub const NO_PROMPT: &str = "(no prompt)";
@@ -24,6 +28,8 @@ pub struct Exchange {
     pub prompt: Option<String>,
     /// The attachments of the prompt.
     pub attachments: Vec<Attachment>,
+    /// What was put beside it of what is remembered; may be empty.
+    pub notes: String,
     /// The model's answer, with its tool calls.
     pub turn: Turn,
 }
@@ -54,6 +60,16 @@ impl Showing {
         Self::new(context_tokens.saturating_mul(BYTES_PER_TOKEN / 2))
     }
 
+    /// The same with half as much room.
+    #[must_use]
+    pub fn halved(self) -> Self {
+        Self {
+            images_left: self.images_left / 2,
+            image_bytes_left: self.image_bytes_left / 2,
+            text_bytes_left: self.text_bytes_left / 2,
+        }
+    }
+
     /// Whether this one is shown.
     pub fn shows(&mut self, attachment: &Attachment) -> bool {
         let left = match attachment.kind() {
@@ -75,47 +91,40 @@ impl Showing {
 /// How many bytes make a token, roughly.
 const BYTES_PER_TOKEN: usize = 4;
 
+/// What a turn, a call and its result take besides what they say, roughly: the names of things in a request.
+const TURN_BYTES: usize = 112;
+const CALL_BYTES: usize = 112;
+const RESULT_BYTES: usize = 96;
+
 /// Tokens, estimated: four bytes each, rounded up.
 pub fn estimate_tokens(bytes: usize) -> usize {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// The soul, cut to fit into `tokens` by itself.
-pub fn fit_soul(soul: &str, tokens: usize) -> &str {
-    let bytes = tokens.saturating_mul(BYTES_PER_TOKEN);
-    if soul.len() <= bytes { soul } else { &soul[..soul.floor_char_boundary(bytes)] }
+/// How many bytes so many tokens are, estimated.
+pub const fn bytes_of(tokens: usize) -> usize {
+    tokens.saturating_mul(BYTES_PER_TOKEN)
 }
 
-/// The conversation for the turn under way: as many of the newest `past` exchanges as fit into
-/// `tokens` beside the soul (of `soul_bytes`), then the one `under_way`, always whole. Attachments are
-/// shown as far as their bytes are there.
+/// The conversation for the turn under way: what stands for the turns before these, the `past` ones, and the one
+/// `under_way`. Of each result of a tool at most `shown` bytes; attachments as far as their bytes are there.
 pub fn conversation(
-    soul_bytes: usize,
+    summary: &str,
     past: &[Exchange],
     under_way: &Exchange,
-    tokens: usize,
+    shown: usize,
 ) -> Vec<ChatMessage> {
-    let shown = shown_bytes(tokens);
-    let mut left = tokens.saturating_sub(estimate_tokens(soul_bytes));
-    let fitting = past
-        .iter()
-        .rev()
-        .take_while(|exchange| {
-            let prompt = exchange.prompt.as_deref().unwrap_or_default();
-            let cost = estimate_turn(prompt, &exchange.attachments, &exchange.turn, shown);
-            let fits = cost <= left;
-            left = left.saturating_sub(cost);
-            fits
-        })
-        .count();
     let mut messages = Vec::new();
-    let shown_past = &past[past.len() - fitting..];
-    for (at, exchange) in shown_past.iter().chain([under_way]).enumerate() {
+    let mut before = summary_block(summary);
+    for (at, exchange) in past.iter().chain([under_way]).enumerate() {
         // Providers want a user to begin, and both to speak in turns.
         let text = exchange.prompt.clone().unwrap_or_else(|| NO_PROMPT.into());
-        messages.push(ChatMessage::User { text, attachments: exchange.attachments.clone() });
+        let notes = [std::mem::take(&mut before), exchange.notes.clone()];
+        let notes: Vec<String> = notes.into_iter().filter(|notes| !notes.is_empty()).collect();
+        let attachments = exchange.attachments.clone();
+        messages.push(ChatMessage::User { notes: notes.join("\n\n"), text, attachments });
         messages.extend(exchange.turn.messages(shown));
-        if at < shown_past.len() && !exchange.turn.has_answer() {
+        if at < past.len() && !exchange.turn.has_answer() {
             let text = NOT_ANSWERED.to_owned();
             messages.push(ChatMessage::Assistant { text, calls: Vec::new(), thoughts: Vec::new() });
         }
@@ -123,18 +132,32 @@ pub fn conversation(
     messages
 }
 
-/// What a past turn takes of the context, in estimated tokens: of its attachments their names, of each result
-/// of a tool at most `shown` bytes.
-pub fn estimate_turn(prompt: &str, attachments: &[Attachment], turn: &Turn, shown: usize) -> usize {
+impl Exchange {
+    /// How many bytes it takes of the context, estimated: of its attachments their names, of each result of a tool
+    /// at most `shown`.
+    pub fn bytes(&self, shown: usize) -> usize {
+        let prompt = self.prompt.as_deref().unwrap_or_default();
+        said_bytes((prompt, &self.notes, &self.attachments), &self.turn, shown)
+    }
+}
+
+/// The same of a prompt with its notes and attachments, and what came of it.
+pub fn said_bytes(
+    (prompt, notes, attachments): (&str, &str, &[Attachment]),
+    turn: &Turn,
+    shown: usize,
+) -> usize {
     let names: usize = attachments.iter().map(|attachment| attachment.note().len()).sum();
     let messages = turn.messages(shown).map(|message| match message {
         ChatMessage::User { text, .. } => text.len(),
         ChatMessage::Assistant { text, calls, .. } => {
-            text.len() + calls.iter().map(|call| call.input.to_string().len() + 32).sum::<usize>()
+            text.len() + calls.iter().map(|call| call.input.to_string().len() + CALL_BYTES).sum::<usize>()
         }
-        ChatMessage::ToolResults(results) => results.iter().map(|result| result.content.len() + 16).sum(),
+        ChatMessage::ToolResults(results) => {
+            results.iter().map(|result| result.content.len() + RESULT_BYTES).sum()
+        }
     });
-    estimate_tokens(prompt.len() + names + messages.sum::<usize>())
+    TURN_BYTES + prompt.len() + notes.len() + names + messages.sum::<usize>()
 }
 
 #[cfg(test)]
@@ -148,7 +171,7 @@ mod tests {
         let mut turn = Turn::new();
         turn.apply(&Event::Text(answer.into()));
         turn.apply(&Event::StepEnded { usage: Usage::default() });
-        Exchange { prompt: Some(prompt.into()), attachments: Vec::new(), turn }
+        Exchange { prompt: Some(prompt.into()), attachments: Vec::new(), notes: String::new(), turn }
     }
 
     fn image(bytes: usize) -> Attachment {
@@ -164,7 +187,7 @@ mod tests {
         let note = Exchange { prompt: None, ..exchange("", "a note") };
         let past = [note.clone(), exchange("hi", "yes"), note];
         let under_way = Exchange { turn: Turn::new(), ..exchange("now", "") };
-        let seen = conversation(0, &past, &under_way, 1000);
+        let seen = conversation("", &past, &under_way, 1000);
         let is_user = |message: &ChatMessage| matches!(message, ChatMessage::User { .. });
         let roles: String = seen.iter().map(|message| if is_user(message) { 'u' } else { 'a' }).collect();
         assert_eq!(roles, "uauauau");
@@ -173,21 +196,26 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_turns_that_fit_are_seen() {
-        let past = [exchange("old", &"x".repeat(400)), exchange("newer", "yes"), exchange("newest", "no")];
-        let now = Exchange { attachments: vec![file(1 << 20)], turn: Turn::new(), ..exchange("now", "") };
-        let seen = |tokens| conversation(8, &past, &now, tokens);
-        assert_eq!(seen(1000).len(), 7);
-        assert_eq!(seen(50).len(), 5, "the long one does not fit");
-        let alone = ChatMessage::User { text: "now".into(), attachments: now.attachments.clone() };
-        assert_eq!(seen(0), [alone], "the prompt always goes, with all it brings along");
-    }
-
-    #[test]
-    fn a_soul_is_cut_between_characters() {
-        assert_eq!(fit_soul("İİİİ", 1), "İİ");
-        assert_eq!(fit_soul("İİİİ", 100), "İİİİ");
-        assert_eq!(fit_soul("aİİİ", 1), "aİ");
+    fn a_summary_stands_before_the_first_turn_and_what_is_remembered_beside_its_prompt() {
+        let noted = Exchange { notes: "<memory>tea</memory>".into(), ..exchange("old", "yes") };
+        let under_way = Exchange { turn: Turn::new(), ..exchange("now", "") };
+        let notes = |summary: &str, past: &[Exchange]| -> Vec<String> {
+            let seen = conversation(summary, past, &under_way, 1000);
+            let notes = seen.into_iter().filter_map(|message| match message {
+                ChatMessage::User { notes, .. } => Some(notes),
+                _ => None,
+            });
+            notes.collect()
+        };
+        let seen = notes("a cat", &[noted.clone(), exchange("newer", "no")]);
+        assert!(seen[0].starts_with("<earlier>\n") && seen[0].contains("\na cat\n"), "{seen:?}");
+        assert!(seen[0].ends_with("</earlier>\n\n<memory>tea</memory>"), "{seen:?}");
+        assert_eq!(seen[1..], ["", ""]);
+        assert_eq!(notes("", &[noted]), ["<memory>tea</memory>", ""]);
+        assert!(
+            notes("a cat", &[])[0].contains("a cat"),
+            "where no turn is left it stands before the prompt"
+        );
     }
 
     #[test]

@@ -94,7 +94,18 @@ pub enum Forgotten {
     UpTo(Seq),
 }
 
-/// One thing that happened. All but `Cleared`, `Configured` and `Deleted` belong to a run.
+/// How the window on the past moved, so that a conversation fits into its context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compacted {
+    /// Turns that ended up to this number are not seen any more.
+    pub up_to: Seq,
+    /// Of turns that ended up to this number, what was brought along is only named; 0 = none.
+    pub named: Seq,
+    /// What was said in all turns that are not seen, in short; may be empty.
+    pub summary: String,
+}
+
+/// One thing that happened. All but `Cleared`, `Compacted`, `Configured` and `Deleted` belong to a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A prompt was accepted; its run waits for its turn.
@@ -112,6 +123,11 @@ pub enum Event {
     },
     /// The run's turn has come.
     Started,
+    /// What is put beside its prompt of what is remembered, for this turn and the later ones that see it.
+    Recalled {
+        /// As the model is shown it.
+        notes: String,
+    },
     /// The model said a piece of text.
     Text(String),
     /// The model thought a piece: no part of its answer.
@@ -151,6 +167,8 @@ pub enum Event {
     },
     /// The conversation so far was forgotten, or its beginning.
     Cleared(Forgotten),
+    /// The oldest turns are left out of what the model sees, and a summary stands for them.
+    Compacted(Compacted),
     /// What the session is set to from here on, all of it.
     Configured(Box<Settings>),
     /// The session is gone with its event log, and this with it: nobody reads it there. Numbers begin anew
@@ -189,7 +207,8 @@ impl Event {
                     | Decision::Withdrawn => 0,
                 },
                 Self::ToolReturned(result) => result.content.len(),
-                Self::Injected { content } => content.len(),
+                Self::Injected { content } | Self::Recalled { notes: content } => content.len(),
+                Self::Compacted(compacted) => compacted.summary.len(),
                 Self::Noticed(notice) => notice.message.len(),
                 Self::Configured(settings) => settings.bytes(),
                 Self::Started
@@ -247,10 +266,12 @@ impl Event {
         )
     }
 
-    /// Lets go of what nobody but the model and its provider is shown: the bytes of attachments, and what
-    /// proves thoughts.
+    /// Lets go of what nobody but the model and its provider is shown: the bytes of attachments, what
+    /// proves thoughts, and what is put beside prompts.
     pub fn let_go(&mut self) {
         match self {
+            Self::Recalled { notes } => *notes = String::new(),
+            Self::Compacted(compacted) => compacted.summary = String::new(),
             Self::Prompted { attachments, .. } => attachments.iter_mut().for_each(Attachment::let_go),
             Self::Sealed(seals) => seals.iter_mut().for_each(|seal| seal.proof = SignatureData::Bare),
             _ => {}

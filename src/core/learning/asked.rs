@@ -50,6 +50,7 @@ pub fn request(exchange: &Exchange) -> ChatRequest {
         tools: Vec::new(),
         max_tokens: OUTPUT_TOKENS,
         thinking: Thinking::Off,
+        cache_marks: false,
     }
 }
 

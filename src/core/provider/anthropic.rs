@@ -261,8 +261,8 @@ fn messages(messages: &[ChatMessage], thinking: bool) -> Vec<Message<'_>> {
     let mut out: Vec<Message<'_>> = Vec::with_capacity(messages.len());
     for message in messages {
         let (role, blocks): (_, Vec<Block<'_>>) = match message {
-            ChatMessage::User { text, attachments } => {
-                let blocks = parts(text, attachments).into_iter().map(|part| match part {
+            ChatMessage::User { notes, text, attachments } => {
+                let blocks = parts(notes, text, attachments).into_iter().map(|part| match part {
                     Part::Text(text) => Content::Text { text },
                     Part::Image(image, data) => {
                         Content::Image { source: Source::Base64 { media_type: image.media_type(), data } }
@@ -838,12 +838,14 @@ mod tests {
         gone.let_go();
         let mut request = thinking("claude", Thinking::Off, 8);
         let attachments = vec![file("a.png", b"\x89PNG\r\n\x1a\n\xff"), gone, file("n.txt", b"notes")];
-        request.messages = vec![ChatMessage::User { text: "look".into(), attachments }];
+        request.messages =
+            vec![ChatMessage::User { notes: "noted".into(), text: "look".into(), attachments }];
         request.cache_marks = false;
         let body = body_of(&request);
         assert_eq!(
             body["messages"],
             json!([{"role": "user", "content": [
+                {"type": "text", "text": "noted"},
                 {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgr/"}},
                 {"type": "text", "text": "[attachment \"old.gif\" (image/gif, 6 bytes), not shown again]"},
                 {"type": "text", "text": "<attachment name=\"n.txt\" type=\"text/plain\">\nnotes\n</attachment>"},
@@ -864,7 +866,9 @@ mod tests {
         }
         for (at, message) in body["messages"].as_array().unwrap().iter().enumerate() {
             for (block_at, block) in message["content"].as_array().unwrap().iter().enumerate() {
-                found.extend(marked(block).then(|| format!("{at}.{block_at} {}", block["type"].as_str().unwrap())));
+                found.extend(
+                    marked(block).then(|| format!("{at}.{block_at} {}", block["type"].as_str().unwrap())),
+                );
             }
         }
         found

@@ -327,7 +327,11 @@ mod tests {
             (400, r#"{"error":{"message":"\"llama3\" does not support thinking"}}"#, Fault::NoThinking),
             (400, r#"{"error":{"code":"invalid_encrypted_content","message":"x"}}"#, Fault::NoThoughts),
             (400, "Model Not Exist", Fault::Misconfigured),
-            (400, r#"{"error":{"message":"system.0.cache_control: Extra inputs are not permitted"}}"#, Fault::NoCacheMarks),
+            (
+                400,
+                r#"{"error":{"message":"system.0.cache_control: Extra inputs are not permitted"}}"#,
+                Fault::NoCacheMarks,
+            ),
             (408, "", Fault::Timeout),
             (429, "", Fault::RateLimit),
             (500, "", Fault::Server),

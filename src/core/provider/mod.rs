@@ -89,6 +89,8 @@ pub struct ChatRequest {
 pub enum ChatMessage {
     /// What the user said.
     User {
+        /// What is put before it that the user did not say, marked as such; may be empty.
+        notes: String,
         /// The text of the prompt.
         text: String,
         /// And brought along. Those whose bytes are not there are named.
@@ -110,7 +112,7 @@ pub enum ChatMessage {
 impl ChatMessage {
     /// What a user said who brought nothing along.
     pub fn user(text: impl Into<String>) -> Self {
-        Self::User { text: text.into(), attachments: Vec::new() }
+        Self::User { notes: String::new(), text: text.into(), attachments: Vec::new() }
     }
 }
 
@@ -120,9 +122,9 @@ enum Part<'a> {
     Image(ImageType, Base64<'a>),
 }
 
-/// What a user said, as its model is shown it: first what was brought along, then the words, which may
-/// refer to it. Empty where there is nothing to show.
-fn parts<'a>(text: &'a str, attachments: &'a [Attachment]) -> Vec<Part<'a>> {
+/// What a user said, as its model is shown it: first the notes, then what was brought along, then the words,
+/// which may refer to it. Empty where there is nothing to show.
+fn parts<'a>(notes: &'a str, text: &'a str, attachments: &'a [Attachment]) -> Vec<Part<'a>> {
     let shown = attachments.iter().flat_map(|attachment| {
         let part = match (attachment.kind(), attachment.delimited()) {
             (Kind::Image(image), _) if !attachment.data().is_empty() => {
@@ -133,8 +135,8 @@ fn parts<'a>(text: &'a str, attachments: &'a [Attachment]) -> Vec<Part<'a>> {
         };
         std::iter::once(part).chain(attachment.caption_note().map(|note| Part::Text(note.into())))
     });
-    let words = (!text.trim().is_empty()).then_some(Part::Text(text.into()));
-    shown.chain(words).collect()
+    let said = |text: &'a str| (!text.trim().is_empty()).then_some(Part::Text(text.into()));
+    said(notes).into_iter().chain(shown).chain(said(text)).collect()
 }
 
 /// Bytes that are written as base64 straight into a body.
@@ -418,7 +420,15 @@ mod tests {
     /// These messages for `model`, with neither system prompt nor tools.
     pub(super) fn request(model: &str, messages: Vec<ChatMessage>) -> ChatRequest {
         let (system, tools) = (String::new(), Vec::new());
-        ChatRequest { model: model.into(), system, messages, tools, max_tokens: 7, thinking: Thinking::Off, cache_marks: true }
+        ChatRequest {
+            model: model.into(),
+            system,
+            messages,
+            tools,
+            max_tokens: 7,
+            thinking: Thinking::Off,
+            cache_marks: true,
+        }
     }
 
     pub(super) fn echo() -> ToolSpec {
@@ -468,7 +478,8 @@ mod tests {
     fn images_are_estimated_by_number_and_not_by_their_bytes() {
         let data = [&b"\xff\xd8\xff"[..], &[7; 3_000_000]].concat();
         let image = Attachment::new(None, None, data.into()).unwrap();
-        let user = ChatMessage::User { text: "look".into(), attachments: vec![image.clone(), image] };
+        let (notes, attachments) = (String::new(), vec![image.clone(), image]);
+        let user = ChatMessage::User { notes, text: "look".into(), attachments };
         let mut request = request("m", vec![user]);
         for kind in ProviderKind::ALL {
             let tokens = estimate_input(kind, &request, encode(kind, "", &request).len());

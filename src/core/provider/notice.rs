@@ -15,12 +15,21 @@ pub enum NoticeKind {
     Reduced,
     /// A budget is near its end.
     Budget,
+    /// The conversation has outgrown its context: its oldest turns are summed up.
+    Compacted,
 }
 
 impl NoticeKind {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Waiting, Self::Retrying, Self::Fallback, Self::Incomplete, Self::Reduced, Self::Budget];
+    pub const ALL: [Self; 7] = [
+        Self::Waiting,
+        Self::Retrying,
+        Self::Fallback,
+        Self::Incomplete,
+        Self::Reduced,
+        Self::Budget,
+        Self::Compacted,
+    ];
 
     /// Its name, in the event log and in protocols.
     pub const fn name(self) -> &'static str {
@@ -31,6 +40,7 @@ impl NoticeKind {
             Self::Incomplete => "incomplete",
             Self::Reduced => "reduced",
             Self::Budget => "budget",
+            Self::Compacted => "compacted",
         }
     }
 

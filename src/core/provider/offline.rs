@@ -44,8 +44,8 @@ pub fn input_tokens(request: &ChatRequest) -> u64 {
         .messages
         .iter()
         .map(|message| match message {
-            ChatMessage::User { text, attachments } => {
-                let shown = parts(text, attachments).into_iter().map(|part| match part {
+            ChatMessage::User { notes, text, attachments } => {
+                let shown = parts(notes, text, attachments).into_iter().map(|part| match part {
                     Part::Text(text) => text.len(),
                     Part::Image(..) => 0,
                 });
@@ -82,7 +82,7 @@ pub fn plan(request: &ChatRequest) -> Plan {
                 .collect();
             Answer::to(request).say(&lines.join("\n")).end(Stop::End)
         }
-        Some(ChatMessage::User { text, attachments }) => answer(request, text.trim(), attachments),
+        Some(ChatMessage::User { text, attachments, .. }) => answer(request, text.trim(), attachments),
         Some(ChatMessage::Assistant { .. }) | None => {
             Answer::to(request).say("There is nothing to answer.").end(Stop::End)
         }
@@ -371,7 +371,11 @@ mod tests {
             Attachment::new(Some(name), None, bytes::Bytes::from_static(data)).unwrap()
         };
         let attachments = vec![attachment("a.png", b"\x89PNG\r\n\x1a\n..."), attachment("b.csv", b"1,2")];
-        let said = text(&plan(&request(vec![ChatMessage::User { text: "look".into(), attachments }])));
+        let said = text(&plan(&request(vec![ChatMessage::User {
+            notes: String::new(),
+            text: "look".into(),
+            attachments,
+        }])));
         assert!(
             said.contains("You sent a.png (image/png, 11 bytes). You sent b.csv (text/plain, 3 bytes)."),
             "{said}"

@@ -177,8 +177,8 @@ pub fn encode(request: &ChatRequest, quirks: Quirks) -> Vec<u8> {
     }
     for message in &request.messages {
         match message {
-            ChatMessage::User { text, attachments } => {
-                messages.push(Message::User { content: content(text, attachments) });
+            ChatMessage::User { notes, text, attachments } => {
+                messages.push(Message::User { content: content(notes, text, attachments) });
             }
             ChatMessage::Assistant { text, calls, .. } if text.is_empty() && calls.is_empty() => {}
             ChatMessage::Assistant { text, calls, thoughts } => {
@@ -281,11 +281,11 @@ fn call_id(id: &CallId, quirks: Quirks) -> Cow<'_, str> {
 }
 
 /// What a user said, with what was brought along.
-fn content<'a>(text: &'a str, attachments: &'a [Attachment]) -> Content<'a> {
-    if attachments.is_empty() {
+fn content<'a>(notes: &'a str, text: &'a str, attachments: &'a [Attachment]) -> Content<'a> {
+    if attachments.is_empty() && notes.is_empty() {
         return Content::Text(text.into());
     }
-    let parts = parts(text, attachments);
+    let parts = parts(notes, text, attachments);
     if !parts.iter().any(|part| matches!(part, Part::Image(..))) {
         let texts: Vec<Cow<'_, str>> = parts
             .into_iter()
@@ -905,8 +905,14 @@ data: [DONE]
     #[test]
     fn images_are_parts_and_text_files_are_text() {
         let (image, notes) = (file("a.png", b"\x89PNG\r\n\x1a\n\xff"), file("n.txt", b"notes"));
-        let user = |attachments| ChatMessage::User { text: "look".into(), attachments };
-        let body = body_of(&request(vec![user(vec![image.clone(), notes.clone()]), user(vec![notes])]));
+        let user = |notes: &str, attachments| ChatMessage::User {
+            notes: notes.into(),
+            text: "look".into(),
+            attachments,
+        };
+        let said =
+            vec![user("", vec![image.clone(), notes.clone()]), user("", vec![notes]), user("noted", vec![])];
+        let body = body_of(&request(said));
         let shown = "<attachment name=\"n.txt\" type=\"text/plain\">\nnotes\n</attachment>";
         assert_eq!(
             body["messages"],
@@ -917,6 +923,7 @@ data: [DONE]
                     {"type": "text", "text": "look"},
                 ]},
                 {"role": "user", "content": format!("{shown}\n\nlook")},
+                {"role": "user", "content": "noted\n\nlook"},
             ])
         );
     }

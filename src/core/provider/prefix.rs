@@ -104,8 +104,8 @@ fn conversation(messages: &[ChatMessage]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for message in messages {
         match message {
-            ChatMessage::User { text, attachments } => {
-                (0, text, attachments.len()).hash(&mut hasher);
+            ChatMessage::User { notes, text, attachments } => {
+                (0, notes, text, attachments.len()).hash(&mut hasher);
                 // Their bytes are many, and never change under the same words.
                 attachments.iter().for_each(|attachment| attachment.data().len().hash(&mut hasher));
             }
@@ -139,6 +139,7 @@ mod tests {
             tools: Vec::new(),
             max_tokens: 1,
             thinking: Thinking::Off,
+            cache_marks: true,
         }
     }
 

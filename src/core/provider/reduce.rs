@@ -96,7 +96,15 @@ fn shorten(messages: &mut Vec<ChatMessage>, all: bool) -> Option<usize> {
         (0..messages.len()).filter(|at| matches!(messages[*at], ChatMessage::User { .. })).collect();
     let past = begins.len().checked_sub(1).filter(|past| *past > 0)?;
     let left_out = if all { past } else { past.div_ceil(2) };
+    // The summary of what went before them stands beside the first of all.
+    let before = match &mut messages[0] {
+        ChatMessage::User { notes, .. } => std::mem::take(notes),
+        _ => String::new(),
+    };
     messages.drain(..begins[left_out]);
+    if let Some(ChatMessage::User { notes, .. }) = messages.first_mut().filter(|_| !before.is_empty()) {
+        *notes = if notes.is_empty() { before } else { format!("{before}\n\n{notes}") };
+    }
     Some(left_out)
 }
 
@@ -133,8 +141,11 @@ mod tests {
     #[test]
     fn images_tools_and_thoughts_are_left_out_once() {
         let image = file("a.png", b"\x89PNG\r\n\x1a\n");
-        let user =
-            ChatMessage::User { text: "look".into(), attachments: vec![image, file("a.txt", b"text")] };
+        let user = ChatMessage::User {
+            notes: String::new(),
+            text: "look".into(),
+            attachments: vec![image, file("a.txt", b"text")],
+        };
         let mut asked = request("m", vec![user]);
         asked.tools.push(echo());
         let mut reduced = Reduced::default();
@@ -142,7 +153,9 @@ mod tests {
         let thoughts =
             vec![Thought { text: "hm".into(), at: 0, proof: SignatureData::Signature("s".into()) }];
         asked.messages.push(ChatMessage::Assistant { text: "x".into(), calls: vec![], thoughts });
-        for fault in [Fault::NoImages, Fault::NoTools, Fault::NoThinking, Fault::NoThoughts, Fault::NoCacheMarks] {
+        for fault in
+            [Fault::NoImages, Fault::NoTools, Fault::NoThinking, Fault::NoThoughts, Fault::NoCacheMarks]
+        {
             assert!(reduced.reduce(&mut asked, fault).is_some(), "{}", fault.name());
             assert_eq!(reduced.reduce(&mut asked, fault), None, "{}: again", fault.name());
         }

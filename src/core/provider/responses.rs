@@ -130,8 +130,8 @@ pub fn encode(request: &ChatRequest) -> Vec<u8> {
     let mut input = Vec::with_capacity(request.messages.len());
     for message in &request.messages {
         match message {
-            ChatMessage::User { text, attachments } => {
-                input.push(Item::Message { role: "user", content: content(text, attachments) });
+            ChatMessage::User { notes, text, attachments } => {
+                input.push(Item::Message { role: "user", content: content(notes, text, attachments) });
             }
             ChatMessage::Assistant { text, calls, thoughts } => {
                 said(text, thoughts, !calls.is_empty(), &mut input);
@@ -173,11 +173,11 @@ fn thinks_unasked(model: &str) -> bool {
 }
 
 /// What a user said, with what was brought along.
-fn content<'a>(text: &'a str, attachments: &'a [Attachment]) -> Content<'a> {
-    if attachments.is_empty() {
+fn content<'a>(notes: &'a str, text: &'a str, attachments: &'a [Attachment]) -> Content<'a> {
+    if attachments.is_empty() && notes.is_empty() {
         return Content::Text(text.into());
     }
-    let parts = parts(text, attachments).into_iter().map(|part| match part {
+    let parts = parts(notes, text, attachments).into_iter().map(|part| match part {
         Part::Text(text) => ContentPart::InputText { text },
         Part::Image(image, data) => {
             ContentPart::InputImage { image_url: DataUrl(image.media_type(), data), detail: "auto" }
@@ -696,11 +696,13 @@ mod tests {
     #[test]
     fn images_are_parts_and_text_files_are_text() {
         let (image, notes) = (file("a.png", b"\x89PNG\r\n\x1a\n\xff"), file("n.txt", b"notes"));
-        let user = ChatMessage::User { text: "look".into(), attachments: vec![image, notes] };
+        let attachments = vec![image, notes];
+        let user = ChatMessage::User { notes: "noted".into(), text: "look".into(), attachments };
         let body = body_of(&tests::request("gpt-4o", vec![user]));
         assert_eq!(
             body["input"][0]["content"],
             json!([
+                {"type": "input_text", "text": "noted"},
                 {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgr/", "detail": "auto"},
                 {"type": "input_text",
                     "text": "<attachment name=\"n.txt\" type=\"text/plain\">\nnotes\n</attachment>"},

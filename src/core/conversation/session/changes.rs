@@ -1,7 +1,7 @@
 //! What is done to a session besides prompting it: it is set, forgets, is closed and begun anew.
 
 use super::Session;
-use crate::conversation::event::{Cause, Event, Forgotten};
+use crate::conversation::event::{Cause, Compacted, Event, Forgotten};
 use crate::error::Error;
 use crate::ids::{RunId, Seq};
 use crate::prompt::settings::{Patch, Settings};
@@ -61,9 +61,15 @@ impl Session {
         self.emit(now, None, Event::Cleared(Forgotten::UpTo(up_to)));
     }
 
-    /// Begins a new conversation; what is under way or waits goes on, in that one.
-    pub fn renew(&mut self, now: Timestamp) {
-        self.emit(now, None, Event::Cleared(Forgotten::Conversation));
+    /// Begins a new conversation; what is under way or waits goes on, in that one. What was said in this one is
+    /// carried into it in short: as the answer to `asked` has it, where that is in the past and `is_answered` by a model
+    /// that can sum up; else by rules.
+    pub fn renew(&mut self, now: Timestamp, asked: &str, is_answered: bool) {
+        let summary = self.carried(asked, is_answered);
+        let up_to = self.emit(now, None, Event::Cleared(Forgotten::Conversation));
+        if !summary.is_empty() {
+            self.emit(now, None, Event::Compacted(Compacted { up_to, named: Seq(0), summary }));
+        }
     }
 
     /// Ends whatever is under way or waits, and begins a new conversation with the same settings; one

@@ -17,8 +17,11 @@
 
 mod approvals;
 mod changes;
+mod compaction;
 mod exchange;
 mod fold;
+#[cfg(test)]
+mod prefix;
 mod prompt;
 mod queue;
 mod run;
@@ -29,6 +32,7 @@ use std::collections::VecDeque;
 
 use crate::conversation::event::{Event, Logged, Outcome};
 use crate::conversation::turn::Turn;
+use crate::conversation::window::Window;
 use crate::error::ErrorCode;
 use crate::ids::{Owner, PluginName, RunId, Seq, SessionKey};
 use crate::prompt::settings::Settings;
@@ -56,10 +60,21 @@ pub enum Recovery {
 pub struct Limits {
     /// Prompts that may wait.
     pub queue: usize,
-    /// Past turns the model sees: so many are kept, and as many that ended without an answer.
+    /// The newest past turns, which stay word for word for as long as they can; of those that ended without an
+    /// answer no more than so many are kept.
     pub episodic_turns: usize,
-    /// Estimated tokens of soul and past turns.
+    /// Estimated tokens of all the model sees.
     pub context_tokens: usize,
+}
+
+/// How many turns there are in the window at most, for each of the newest.
+const TURNS_FACTOR: usize = 20;
+
+impl Limits {
+    /// How many past turns the model sees at most, before the oldest are summed up.
+    pub fn turns(&self) -> usize {
+        self.episodic_turns.saturating_mul(TURNS_FACTOR)
+    }
 }
 
 /// Events to be written as one unit.
@@ -86,11 +101,14 @@ pub struct Session {
     /// Numbers the next event covers besides its own: they may have been seen before a power loss.
     skipped: bool,
     past: VecDeque<Past>,
+    /// What of the past the model sees.
+    window: Window,
     queue: VecDeque<Prompt>,
     run: Option<(Prompt, Turn)>,
     settings: Settings,
-    /// When the run under way began; 0 where none is.
+    /// When the run under way began, and with which number; 0 where none is.
     began: Timestamp,
+    began_at: Seq,
     /// Runs of lanes whose turn has come there. In nobody's event log: after a restart they wait anew.
     admitted: Vec<RunId>,
     draining: bool,
@@ -110,26 +128,29 @@ impl Session {
             skipped: false,
             settings: Settings::default(),
             past: VecDeque::new(),
+            window: Window::default(),
             queue: VecDeque::new(),
             run: None,
             began: Timestamp::default(),
+            began_at: Seq(0),
             admitted: Vec::new(),
             draining: false,
             unwritten: Vec::new(),
         }
     }
 
-    /// A session read back: `events` are its last ended runs and all that have not ended; `head`
-    /// is the last number in the event log, `reserved` the high-water mark, `settings` what it is set to.
+    /// A session read back: `events` are the last ended runs that `window` shows and all that have not ended;
+    /// `head` is the last number in the event log, `reserved` the high-water mark, `settings` what it is set to.
     pub fn restore(
         key: SessionKey,
         limits: Limits,
         head: Seq,
         reserved: Seq,
         settings: Settings,
+        window: Window,
         events: Vec<Logged>,
     ) -> Self {
-        let mut session = Self { head, reserved, settings, ..Self::new(key, limits) };
+        let mut session = Self { head, reserved, settings, window, ..Self::new(key, limits) };
         for logged in &events {
             session.apply(logged);
         }

@@ -48,6 +48,8 @@ pub(super) struct Prompt {
     pub(super) idempotency_key: Option<String>,
     pub(super) attachments: Vec<Attachment>,
     pub(super) run_options: RunOptions,
+    /// What was put beside it of what is remembered; may be empty.
+    pub(super) notes: String,
     /// How many bytes it has that are in the event log and not here; 0 = all of it is here.
     pub(super) aside: usize,
 }

@@ -1,6 +1,6 @@
 //! The run under way: what is to be done for it, what comes of that, and how it ends.
 
-use super::{Prompt, Session};
+use super::{Past, Prompt, Session};
 use crate::conversation::approval::Toolbox;
 use crate::conversation::context::{self, Exchange};
 use crate::conversation::event::{Cause, Event, Outcome};
@@ -53,19 +53,23 @@ impl Session {
         Some((&prompt.run, turn.work()?))
     }
 
-    /// The conversation as the model should see it now, beside a soul of this many bytes; empty
-    /// where nothing is under way.
-    pub fn conversation(&self, soul_bytes: usize) -> Vec<ChatMessage> {
+    /// The conversation as the model should see it now; empty where nothing is under way.
+    pub fn conversation(&self) -> Vec<ChatMessage> {
         let Some((prompt, turn)) = &self.run else { return Vec::new() };
-        let exchange = |prompt: Option<&Prompt>, turn: &Turn| Exchange {
-            prompt: prompt.map(|prompt| prompt.content.clone()),
-            attachments: prompt.map(|prompt| prompt.attachments.clone()).unwrap_or_default(),
-            turn: turn.clone(),
-        };
         let under_way = exchange(Some(prompt), turn);
-        let past = self.past.iter().filter(|past| past.is_shown());
-        let past: Vec<Exchange> = past.map(|past| exchange(past.prompt.as_ref(), &past.turn)).collect();
-        context::conversation(soul_bytes, &past, &under_way, self.limits.context_tokens)
+        let past = self.seen().into_iter().map(|past| exchange(past.prompt.as_ref(), &past.turn));
+        let past: Vec<Exchange> = past.collect();
+        let shown = long_result::shown_bytes(self.limits.context_tokens);
+        context::conversation(&self.window.summary, &past, &under_way, shown)
+    }
+
+    /// The past turns that the run under way sees, in the order in which they began: those that were over when it
+    /// began, so that nothing is put before what it was shown.
+    pub(super) fn seen(&self) -> Vec<&Past> {
+        let past = self.past.iter().filter(|past| past.is_shown() && past.ended < self.began_at);
+        let mut seen: Vec<&Past> = past.collect();
+        seen.sort_by_key(|past| past.began);
+        seen
     }
 
     /// What a call of the built-in tool `read_result` gives: more of a result of the run under way, or of a
@@ -203,5 +207,15 @@ impl Session {
     pub(super) fn emit_run(&mut self, now: Timestamp, event: Event) {
         let run = self.running().cloned();
         self.emit(now, run, event);
+    }
+}
+
+/// A turn as the model is told of it.
+pub(super) fn exchange(prompt: Option<&Prompt>, turn: &Turn) -> Exchange {
+    Exchange {
+        prompt: prompt.map(|prompt| prompt.content.clone()),
+        attachments: prompt.map(|prompt| prompt.attachments.clone()).unwrap_or_default(),
+        notes: prompt.map(|prompt| prompt.notes.clone()).unwrap_or_default(),
+        turn: turn.clone(),
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::conversation::approval::{Decided, Decision, Toolbox, Verdict};
 use crate::conversation::context::{self, NOT_ANSWERED};
 use crate::conversation::event::{Cause, Forgotten};
-use crate::conversation::turn::Work;
+use crate::conversation::turn::{CUT_MARK, Work};
 use crate::ids::ApprovalId;
 use crate::ids::CallId;
 use crate::principal::Principal;
@@ -79,6 +79,7 @@ fn other_bounds_hold_at_once_but_for_what_the_run_under_way_is_shown() {
             idempotency_key: None,
             attachments: Vec::new(),
             run_options: RunOptions::default(),
+            notes: String::new(),
             aside: 0,
         },
         Turn::new(),
@@ -191,7 +192,7 @@ fn a_call_waits_for_approval_while_others_are_made() {
     assert_eq!(to_make(&session), [("delete".to_owned(), input)]);
     session.returned(NOW, &"a".into(), result("delete"));
     assert!(matches!(session.work(), Some((_, Work::Ask { step: 1 }))));
-    let conversation = format!("{:?}", session.conversation(0));
+    let conversation = format!("{:?}", session.conversation());
     assert!(conversation.contains("model") && !conversation.contains("ada\""), "{conversation}");
 }
 
@@ -207,7 +208,15 @@ fn a_tool_that_was_allowed_for_the_session_asks_no_more_also_after_a_restart() {
     assert_eq!(session.settings().allowed, ["delete".into()]);
 
     let settings = session.settings().clone();
-    let mut again = Session::restore(key(), limits(), session.head(), session.head(), settings, Vec::new());
+    let mut again = Session::restore(
+        key(),
+        limits(),
+        session.head(),
+        session.head(),
+        settings,
+        Window::default(),
+        Vec::new(),
+    );
     again.submit(NOW, prompt("b")).unwrap();
     again.said(NOW, &"b".into(), 0, asks(&["delete"]), &gated());
     assert_eq!((again.pending().len(), to_make(&again).len()), (0, 1), "in a later one");
@@ -227,7 +236,7 @@ fn the_first_decision_counts() {
     assert_eq!(late.code, ErrorCode::Conflict);
     assert!(!to_make(&session).iter().any(|(name, _)| name == "delete"));
     session.returned(NOW, &"a".into(), result("echo"));
-    let told = format!("{:?}", session.conversation(0));
+    let told = format!("{:?}", session.conversation());
     assert!(told.contains("denied: too bold"), "the model is told: {told}");
     session.said(NOW, &"a".into(), 1, answer("oh"), &gated());
     let late = session.decide(NOW, &id, Verdict::Approve { input: None }, &by("bob")).unwrap_err();
@@ -243,7 +252,8 @@ fn who_does_not_decide_in_time_denies_and_the_deadline_outlives_the_daemon() {
     let events = live.take().unwrap().events;
     let back = |now| {
         let (head, settings) = (live.head(), Settings::default());
-        let mut back = Session::restore(key(), limits(), head, head, settings, events.clone());
+        let mut back =
+            Session::restore(key(), limits(), head, head, settings, Window::default(), events.clone());
         back.recover(now, Recovery::Resume, |_| false);
         back
     };
@@ -258,7 +268,7 @@ fn who_does_not_decide_in_time_denies_and_the_deadline_outlives_the_daemon() {
     for late in [early, back(deadline)] {
         assert_eq!((late.pending(), late.deadline()), (Vec::new(), None));
         assert!(matches!(late.work(), Some((_, Work::Ask { step: 1 }))), "{:?}", late.work());
-        assert!(format!("{:?}", late.conversation(0)).contains("nobody decided within 100 ms"));
+        assert!(format!("{:?}", late.conversation()).contains("nobody decided within 100 ms"));
     }
 }
 
@@ -277,7 +287,8 @@ fn a_run_that_takes_too_long_is_ended_also_while_it_waits_and_after_a_restart() 
     let (head, log) = (live.head(), live.take().unwrap().events);
     let restart = |now| {
         let settings = Settings::default();
-        let mut back = Session::restore(key(), limits(), head, head, settings, log.clone());
+        let mut back =
+            Session::restore(key(), limits(), head, head, settings, Window::default(), log.clone());
         back.recover(now, Recovery::Resume, |_| false);
         back
     };
@@ -381,7 +392,7 @@ fn a_session_holds_bounded_bytes_of_past_images_and_the_model_is_told_of_the_oth
     }
     session.submit(NOW, Submission { run_options: Some(Thinking::High).into(), ..prompt("e") }).unwrap();
     assert_eq!(session.thinking(), Some(Thinking::High));
-    let seen = session.conversation(0);
+    let seen = session.conversation();
     let shown: Vec<bool> = seen
         .iter()
         .filter_map(|message| match message {
@@ -408,8 +419,17 @@ fn what_the_model_will_not_see_is_not_kept() {
     };
     assert_eq!(say("a", "short".into(), Some("yes")), ("a".into(), 5));
     assert_eq!(say("b", "x".repeat(1_000_000), None), ("a b".into(), 5), "a failed run costs no other");
-    assert_eq!(say("c", "x".repeat(1_000_000), Some("yes")), ("b".into(), 0), "it never fits");
-    assert_eq!(say("d", "again".into(), Some("yes")), ("b d".into(), 5));
+    let kept = 40_000 + CUT_MARK.len();
+    assert_eq!(say("c", "x".repeat(1_000_000), Some("yes")), ("a b c".into(), 5 + kept), "its beginning");
+    assert_eq!(say("d", "again".into(), Some("yes")), ("a b c d".into(), 10 + kept));
+    for run in ["e", "f", "g"] {
+        say(run, "x".repeat(1_000_000), Some("yes"));
+    }
+    assert_eq!(
+        say("h", "x".repeat(1_000_000), Some("yes")).0,
+        "b f g h",
+        "more than is ever sent is not held"
+    );
 }
 
 #[test]
@@ -427,7 +447,7 @@ fn abort_is_heard_in_the_queue_and_under_way_and_the_next_begins() {
     let batch = session.take().unwrap();
     let ends = events(&batch).iter().filter(|e| matches!(e, Event::Ended { .. })).count();
     assert_eq!(ends, 2);
-    let seen = session.conversation(0);
+    let seen = session.conversation();
     assert!(
         matches!(&seen[1], ChatMessage::Assistant { text, .. } if text == "half\n[cut off here]"),
         "{seen:?}"
@@ -446,9 +466,9 @@ fn turns_with_an_answer_and_turns_without_are_bounded_each_by_themselves() {
         session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("away"), NONE);
     }
     let past: Vec<&str> = prompts(&session).map(|prompt| prompt.run.as_str()).collect();
-    assert_eq!(past, ["b", "c", "f3", "f4"]);
+    assert_eq!(past, ["a", "b", "c", "f3", "f4"]);
     session.submit(NOW, prompt("z")).unwrap();
-    let seen = session.conversation(0);
+    let seen = session.conversation();
     let said: Vec<&str> = seen
         .iter()
         .filter_map(|message| match message {
@@ -456,7 +476,7 @@ fn turns_with_an_answer_and_turns_without_are_bounded_each_by_themselves() {
             _ => None,
         })
         .collect();
-    assert_eq!(said, ["b", "c", NOT_ANSWERED, NOT_ANSWERED], "what was not answered can be referred to");
+    assert_eq!(said, ["a", "b", "c", NOT_ANSWERED, NOT_ANSWERED], "what was not answered can be referred to");
     let asked = |text: &str| seen.iter().any(|m| matches!(m, ChatMessage::User { text: t, .. } if t == text));
     let of = |run: &str| prompts(&session).find(|prompt| prompt.run.as_str() == run).unwrap().content.clone();
     assert!(asked(&of("f4")), "{seen:?}");
@@ -467,7 +487,7 @@ fn turns_with_an_answer_and_turns_without_are_bounded_each_by_themselves() {
     session.submit(NOW, long).unwrap();
     session.failed(NOW, &"long".into(), 0, ErrorCode::Provider.error("away"), NONE);
     session.submit(NOW, prompt("z")).unwrap();
-    assert_eq!(session.conversation(0).len(), 1);
+    assert_eq!(session.conversation().len(), 1);
     assert_eq!(prompts(&session).next().unwrap().run.as_str(), "long");
 }
 
@@ -489,6 +509,7 @@ fn a_cut_off_run_is_resumed_or_ends_by_policy_and_numbers_are_never_reused() {
             Seq(3),
             Seq(3 + SEQ_RESERVE),
             Settings::default(),
+            Window::default(),
             batch.events.clone(),
         );
         after.recover(NOW, recovery, |_| false);
@@ -525,7 +546,7 @@ fn what_is_forgotten_what_stays_and_what_is_said_without_a_prompt() {
     assert_eq!(session.head(), head, "what changes nothing leaves no trace");
     session.compact(NOW, first);
     session.submit(NOW, prompt("c")).unwrap();
-    let seen = session.conversation(0);
+    let seen = session.conversation();
     let users: Vec<&str> = seen
         .iter()
         .filter_map(|m| if let ChatMessage::User { text, .. } = m { Some(&**text) } else { None })
@@ -582,7 +603,8 @@ fn a_run_of_a_lane_begins_when_its_turn_has_come_there_and_in_the_session() {
     assert_eq!(session.running(), Some(&"c".into()), "its turn came long ago");
 
     // Cut off, each waits for its lane anew.
-    let mut after = Session::restore(key(), limits(), Seq(4), Seq(4), Settings::default(), before);
+    let mut after =
+        Session::restore(key(), limits(), Seq(4), Seq(4), Settings::default(), Window::default(), before);
     after.recover(NOW, Recovery::Resume, |_| false);
     assert_eq!((after.running(), after.work()), (Some(&"a".into()), None));
     let waiting: Vec<&str> = after.in_lanes().map(|(run, ..)| run.as_str()).collect();
@@ -620,8 +642,8 @@ fn what_waits_is_set_aside_and_begins_in_its_turn_once_it_is_given_back() {
     let again = session.submit(NOW, with("b")).unwrap();
     assert!(again.repeated && session.has(&submitted));
     session.give_back(NOW, &"b".into(), Ok((submitted.content, submitted.attachments)));
-    let told = session.conversation(0);
-    let Some(ChatMessage::User { text, attachments }) = told.last() else { panic!("{told:?}") };
+    let told = session.conversation();
+    let Some(ChatMessage::User { text, attachments, .. }) = told.last() else { panic!("{told:?}") };
     assert_eq!((&**text, attachments[0].data().len()), ("prompt b", 1000));
 
     session.abort(NOW, None, NONE);
@@ -632,7 +654,8 @@ fn what_waits_is_set_aside_and_begins_in_its_turn_once_it_is_given_back() {
     assert_eq!(session.wanted(), None);
 
     // Read back without what they say, they wait as well.
-    let mut after = Session::restore(key(), limits(), Seq(5), Seq(5), Settings::default(), log);
+    let mut after =
+        Session::restore(key(), limits(), Seq(5), Seq(5), Settings::default(), Window::default(), log);
     after.is_aside(&"b".into(), bytes);
     after.recover(NOW, Recovery::Interrupt, |_| false);
     assert_eq!((after.running(), after.wanted().is_some()), (None, true));
@@ -698,7 +721,7 @@ proptest! {
                     // Killed: what was not written is gone.
                     let head = log.last().map_or(Seq(0), |l| l.seq);
                     live = Session::restore(
-                        key(), limits(), head, reserved, Settings::default(), log.clone());
+                        key(), limits(), head, reserved, Settings::default(), Window::default(), log.clone());
                     live.recover(NOW, Recovery::Resume, |_| false);
                 }
                 _ => {}
@@ -725,7 +748,7 @@ proptest! {
             prop_assert!(ends <= 1);
         }
         let folded = Session::restore(
-            key(), limits(), live.head(), reserved, Settings::default(), log);
+            key(), limits(), live.head(), reserved, Settings::default(), Window::default(), log);
         prop_assert_eq!(folded.running(), live.running());
         prop_assert_eq!(folded.work(), live.work());
         prop_assert_eq!(&folded.queue, &live.queue);

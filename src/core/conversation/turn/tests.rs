@@ -290,6 +290,7 @@ fn a_thought_whose_signature_comes_late_goes_back_where_it_was_and_the_model_thi
             tools: Vec::new(),
             max_tokens: 8192,
             thinking: Thinking::Medium,
+            cache_marks: false,
         };
         let body: serde_json::Value = serde_json::from_slice(&anthropic::encode(&request)).unwrap();
         assert_eq!(body["thinking"]["type"], "enabled", "{body}");

@@ -9,6 +9,7 @@
 //! | `start` | |
 //! | `text` | `text` |
 //! | `thought` | `text` |
+//! | `recalled` | |
 //! | `sealed` | `thoughts` (how many go back to the provider) |
 //! | `tool_call` | `call`, `tool`, `input` |
 //! | `approval_asked` | `approval`, `call`, `tool`, `input`, `deadline_ms` |
@@ -21,6 +22,7 @@
 //! | `clear` | |
 //! | `reset` | |
 //! | `compact` | `up_to_seq` |
+//! | `compacted` | `up_to_seq` |
 //! | `configure` | `label`, `model`, `thinking`, `display` |
 //! | `delete` | |
 
@@ -75,6 +77,7 @@ pub fn to_json(logged: &Logged) -> Value {
         Event::Started => ("start", json!({})),
         Event::Text(text) => ("text", json!({ "text": text })),
         Event::Thought(text) => ("thought", json!({ "text": text })),
+        Event::Recalled { .. } => ("recalled", json!({})),
         Event::Sealed(seals) => ("sealed", json!({ "thoughts": seals.len() })),
         Event::ToolCalled(call) => (
             "tool_call",
@@ -132,6 +135,7 @@ pub fn to_json(logged: &Logged) -> Value {
         Event::Cleared(Forgotten::Past) => ("clear", json!({})),
         Event::Cleared(Forgotten::Conversation) => ("reset", json!({})),
         Event::Cleared(Forgotten::UpTo(seq)) => ("compact", json!({ "up_to_seq": seq.0 })),
+        Event::Compacted(compacted) => ("compacted", json!({ "up_to_seq": compacted.up_to.0 })),
         Event::Configured(settings) => (
             "configure",
             json!({
@@ -186,6 +190,7 @@ fn tokens(usage: Usage) -> Value {
 mod tests {
     use super::*;
     use crate::conversation::approval::Decided;
+    use crate::conversation::event::Compacted;
     use crate::error::ErrorCode;
     use crate::ids::{CallId, PluginName, Seq};
     use crate::prompt::thinking::Thinking;
@@ -275,6 +280,11 @@ mod tests {
                 Event::Ended { outcome: failed, usage },
                 json!({"event": "end", "outcome": "failed", "error": {"code": "provider", "message": "no"},
                        "input_tokens": 1, "output_tokens": 2, "cache_read_tokens": 0, "cache_write_tokens": 0}),
+            ),
+            (Event::Recalled { notes: "tea".into() }, json!({"event": "recalled"})),
+            (
+                Event::Compacted(Compacted { up_to: Seq(7), named: Seq(0), summary: "tea".into() }),
+                json!({"event": "compacted", "up_to_seq": 7}),
             ),
             (Event::Cleared(Forgotten::Past), json!({"event": "clear"})),
             (Event::Cleared(Forgotten::UpTo(Seq(7))), json!({"event": "compact", "up_to_seq": 7})),

@@ -360,7 +360,12 @@ pub(super) fn payload(published: &Published) -> Bytes {
         stop_reason: &'static str,
     }
     let text = match &published.logged.event {
-        Event::Started | Event::StepEnded { .. } | Event::Configured(_) | Event::Sealed(_) => String::new(),
+        Event::Started
+        | Event::StepEnded { .. }
+        | Event::Configured(_)
+        | Event::Sealed(_)
+        | Event::Recalled { .. }
+        | Event::Compacted(_) => String::new(),
         Event::Thought(piece) => line("thought", piece),
         Event::ApprovalDecided(decided) => {
             let id = published.logged.run.as_ref().map(|run| ApprovalId::of(run, &decided.call));

@@ -398,10 +398,12 @@ impl RunStream {
                 }
             }
             Event::Sealed(_)
+            | Event::Recalled { .. }
             | Event::ApprovalDecided(_)
             // Not of a run.
             | Event::Injected { .. }
             | Event::Cleared(_)
+            | Event::Compacted(_)
             | Event::Configured(_)
             | Event::Deleted => {}
         }

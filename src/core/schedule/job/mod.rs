@@ -38,10 +38,10 @@ pub const NEW_SESSION: &str = "new-session";
 pub const BUILT_IN_SESSION: &str = "main:xeno:default:main";
 
 /// What the model is asked before its conversation ends.
-pub const NEW_SESSION_PROMPT: &str = "A new session is about to begin: nothing that was said in this one, your answer to \
-    this included, will be in front of you in it. If one of your tools keeps notes, keep in them now what is worth \
-    remembering. Then sum up in a few sentences, for people who read the log, what was done, what was decided and \
-    what is still open.";
+pub const NEW_SESSION_PROMPT: &str = "A new session is about to begin: of all that was said in this one, your answer to \
+    this alone will be in front of you in it. If one of your tools keeps notes, keep in them now what is worth \
+    remembering. Then sum up in a few sentences what you will have to know: about the user, what was done, what was \
+    decided and what is still open.";
 
 /// The channel of the sessions that jobs have for themselves.
 pub const CHANNEL: &str = "cron";

@@ -3,7 +3,8 @@
 
 use clawmux_core::conversation::approval::{ApprovalRequest, Decided, Decision};
 use clawmux_core::conversation::context::NO_PROMPT;
-use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome};
+use clawmux_core::conversation::event::{Compacted, Event, Forgotten, Logged, Outcome};
+use clawmux_core::conversation::window::Window;
 use clawmux_core::ids::{CallId, Owner, RunId, Seq};
 use clawmux_core::prompt::settings::Settings;
 
@@ -18,8 +19,13 @@ pub(crate) struct Run {
     pub(crate) owner: Owner,
     pub(crate) key: Option<String>,
     pub(crate) stage: Stage,
-    /// Whether its turn came.
+    /// Whether its turn came, and when; of what was injected that is when it was said.
     pub(crate) began: bool,
+    pub(crate) began_at: Seq,
+    /// Whether it was said without a prompt.
+    pub(crate) is_injected: bool,
+    /// What was put beside its prompt.
+    pub(crate) notes: String,
     /// Its finished answers, and the one that an end cut off.
     pub(crate) steps: Vec<Step>,
     /// What the answer under way has said.
@@ -85,7 +91,7 @@ pub(crate) struct Book {
     runs: Vec<Run>,
     /// In the order in which they ended after having begun.
     past: Vec<usize>,
-    cleared: Seq,
+    window: Window,
     settings: Settings,
 }
 
@@ -127,14 +133,17 @@ impl Book {
         self.runs.iter().any(|run| run.stage != Stage::Ended)
     }
 
-    /// Those that began and ended since the conversation was last forgotten, in order.
+    /// Those that began and ended and are in the window, in the order in which they began.
     pub(crate) fn past(&self) -> impl Iterator<Item = &Run> + Clone {
-        self.past.iter().map(|index| &self.runs[*index]).filter(|run| run.ended > self.cleared)
+        let runs = self.past.iter().map(|index| &self.runs[*index]);
+        let mut past: Vec<&Run> = runs.filter(|run| run.ended > self.window.from).collect();
+        past.sort_by_key(|run| run.began_at);
+        past.into_iter()
     }
 
-    /// The number of the last time the conversation was forgotten.
-    pub(crate) fn cleared(&self) -> Seq {
-        self.cleared
+    /// What of the past the model sees.
+    pub(crate) fn window(&self) -> &Window {
+        &self.window
     }
 
     /// What the session is set to.
@@ -152,8 +161,19 @@ impl Book {
     fn take_in(&mut self, logged: &Logged) -> Check<Option<&'static str>> {
         let Some(id) = &logged.run else {
             match &logged.event {
-                Event::Cleared(Forgotten::UpTo(seq)) => self.cleared = self.cleared.max(*seq),
-                Event::Cleared(_) => self.cleared = logged.seq,
+                Event::Cleared(forgotten) => {
+                    let up_to = if let Forgotten::UpTo(seq) = forgotten { *seq } else { logged.seq };
+                    self.window.from = self.window.from.max(up_to);
+                    (self.window.seq, self.window.summary) = (logged.seq, String::new());
+                }
+                Event::Compacted(Compacted { up_to, named, summary }) => {
+                    if *up_to < self.window.from && *named <= self.window.named {
+                        return Ok(Some("a window that moves back"));
+                    }
+                    self.window.from = self.window.from.max(*up_to);
+                    self.window.named = self.window.named.max(*named);
+                    (self.window.seq, self.window.summary) = (logged.seq, summary.clone());
+                }
                 Event::Configured(settings) => self.settings.clone_from(settings),
                 _ => return Ok(Some("an event without a run")),
             }
@@ -170,6 +190,9 @@ impl Book {
                 key: None,
                 stage: Stage::Ended,
                 began: true,
+                began_at: logged.seq,
+                is_injected: true,
+                notes: String::new(),
                 steps: vec![Step { text: content.clone(), calls: 0, thoughts: Vec::new() }],
                 text: String::new(),
                 thought: String::new(),
@@ -192,6 +215,9 @@ impl Book {
                 key: idempotency_key.clone(),
                 stage: Stage::Waiting,
                 began: false,
+                began_at: Seq(0),
+                is_injected: false,
+                notes: String::new(),
                 steps: Vec::new(),
                 text: String::new(),
                 thought: String::new(),
@@ -218,11 +244,18 @@ impl Book {
             (Event::Started, Stage::Waiting) => {
                 run.stage = Stage::Asking;
                 run.began = true;
+                run.began_at = logged.seq;
             }
             (Event::Text(text), Stage::Asking) => run.text.push_str(text),
             (Event::Thought(thought), Stage::Asking) => run.thought.push_str(thought),
             // No part of what is said.
             (Event::Noticed(_), Stage::Asking) => {}
+            (Event::Recalled { notes }, Stage::Asking) => {
+                if !run.steps.is_empty() || !run.text.is_empty() || !run.notes.is_empty() {
+                    return Ok(Some("what is remembered is put beside a prompt once, before it is answered"));
+                }
+                run.notes.clone_from(notes);
+            }
             (Event::Sealed(seals), Stage::Asking) => {
                 run.seals = seals.iter().map(|seal| seal.thought_bytes).collect();
                 if seals.is_empty() || run.seals.iter().sum::<usize>() > run.thought.len() {

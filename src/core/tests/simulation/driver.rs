@@ -10,6 +10,7 @@ use clawmux_core::conversation::event::{Cause, Logged};
 use clawmux_core::conversation::follow::{Followers, Missing, Wanted};
 use clawmux_core::conversation::session::{Recovery, Session, Submission, Submitted};
 use clawmux_core::conversation::turn::Work;
+use clawmux_core::conversation::window::Window;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::ids::{ApprovalId, CallId, ConnectionId, RunId, Seq, Ticket};
 use clawmux_core::principal::Principal;
@@ -141,11 +142,11 @@ impl Driver {
     ) -> Check<Self> {
         let (cast, limits) = (outside.cast, outside.limits.clone());
         let key = cast.session.clone();
-        let Loaded { events, head, reserved, settings } = loaded;
+        let Loaded { events, head, reserved, settings, window } = loaded;
         let mut session = if head == Seq(0) {
             Session::new(key, limits)
         } else {
-            Session::restore(key, limits, head, reserved, settings, events)
+            Session::restore(key, limits, head, reserved, settings, window, events)
         };
         // To compare whole states is dear: it is done for some.
         if incarnation % 3 == 2 {
@@ -337,11 +338,11 @@ impl Driver {
         if self.is_written()
             && let Some((run, Work::Ask { .. })) = self.session.work()
         {
-            let messages = self.session.conversation(0);
+            let messages = self.session.conversation();
             rules::the_model_sees_every_call_with_its_result(&messages)?;
             if outside.limits.context_tokens > 1000 {
-                let (book, turns) = (outside.log.book(), outside.limits.episodic_turns);
-                rules::the_model_sees_what_the_log_says(book, turns, run, &messages)?;
+                let (book, turns) = (outside.log.book(), outside.limits.clone());
+                rules::the_model_sees_what_the_log_says(book, &turns, run, &messages)?;
                 rules::the_model_has_its_thoughts_back(book, run, &messages)?;
                 let thought = |message: &ChatMessage| matches!(message, ChatMessage::Assistant { thoughts, .. } if !thoughts.is_empty());
                 outside.figures.asked_with_thoughts += u64::from(messages.iter().any(thought));
@@ -389,6 +390,17 @@ impl Driver {
         match self.session.work() {
             Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
                 let run = run.clone();
+                // As good as anything that is remembered: some prompts have notes and some have none.
+                if run.as_str().len() % 2 == 0 {
+                    self.session.recalled(outside.now, &run, format!("noted for {run}"));
+                }
+                if let Some(compaction) = self.session.compaction("") {
+                    let summary = compaction.summary(None);
+                    rules::a_compaction_makes_room(&compaction, &summary)?;
+                    self.session.compacted(outside.now, &run, &compaction, summary);
+                    outside.figures.compacted += 1;
+                    rules::a_compaction_is_enough(self.session.compaction("").is_none())?;
+                }
                 outside.ask(&run, step, self.incarnation)?;
                 self.doing = Doing::Asking { run, step, ear: Ear::Opening };
             }
@@ -673,7 +685,15 @@ fn fold(outside: &Outside<'_>, events: Vec<Logged>) -> Session {
     let key = outside.cast.session.clone();
     let head = events.last().map_or(Seq(0), |logged| logged.seq);
     let settings = Settings::default();
-    Session::restore(key, outside.limits.clone(), head, outside.log.reserved(), settings, events)
+    Session::restore(
+        key,
+        outside.limits.clone(),
+        head,
+        outside.log.reserved(),
+        settings,
+        Window::default(),
+        events,
+    )
 }
 
 fn result(call: &ToolCall) -> ToolResult {

@@ -7,6 +7,7 @@
 
 use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::session::Batch;
+use clawmux_core::conversation::window::Window;
 use clawmux_core::ids::{Owner, RunId, Seq};
 use clawmux_core::prompt::settings::Settings;
 
@@ -37,6 +38,7 @@ pub(crate) struct Loaded {
     pub(crate) head: Seq,
     pub(crate) reserved: Seq,
     pub(crate) settings: Settings,
+    pub(crate) window: Window,
 }
 
 /// Why a unit is not in the log.
@@ -173,20 +175,25 @@ impl Log {
         Ok(lost)
     }
 
-    /// The last `runs` ended runs with an answer, as many begun without, and all that have not ended; text
-    /// said in a row in one piece or in several.
+    /// The last `runs` ended runs of the window with an answer, as many begun without, as much said without a
+    /// prompt, and all that have not ended; text said in a row in one piece or in several.
     pub(crate) fn load(&self, runs: usize, dice: &mut Dice) -> Loaded {
-        let cleared = self.book.cleared();
-        let newest = |answered: bool| {
-            let ended =
-                |run: &&crate::book::Run| run.stage == Stage::Ended && run.began && run.ended > cleared;
-            let mut ended: Vec<_> =
-                self.book.runs().iter().filter(ended).filter(|run| run.has_answer() == answered).collect();
+        let window = self.book.window().clone();
+        let newest = |answered: bool, injected: bool| {
+            let ended = |run: &&crate::book::Run| {
+                let is_such = run.has_answer() == answered && run.is_injected == injected;
+                is_such && run.stage == Stage::Ended && run.began && run.ended > window.from
+            };
+            let mut ended: Vec<_> = self.book.runs().iter().filter(ended).collect();
             ended.sort_unstable_by_key(|run| std::cmp::Reverse(run.ended));
             ended.truncate(runs);
             ended
         };
-        let last: Vec<&RunId> = newest(true).into_iter().chain(newest(false)).map(|run| &run.id).collect();
+        let last: Vec<&RunId> = [newest(true, false), newest(true, true), newest(false, false)]
+            .concat()
+            .into_iter()
+            .map(|run| &run.id)
+            .collect();
         let open: Vec<&RunId> =
             self.book.runs().iter().filter(|r| r.stage != Stage::Ended).map(|r| &r.id).collect();
         let wanted = |logged: &&Logged| {
@@ -195,7 +202,7 @@ impl Log {
         let coalesce = dice.one_in(2);
         let events = gather(self.events.iter().filter(wanted), coalesce, usize::MAX);
         let settings = self.book.settings().clone();
-        Loaded { events, head: self.head(), reserved: self.reserved, settings }
+        Loaded { events, head: self.head(), reserved: self.reserved, settings, window }
     }
 
     /// What comes after a number, of one run or of all, at most so many events; text said in a row in

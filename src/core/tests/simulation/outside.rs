@@ -142,6 +142,7 @@ figures! {
     hung_up,
     asked,
     asked_with_thoughts,
+    compacted,
     called,
     called_again,
     too_late,

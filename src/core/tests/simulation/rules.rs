@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use clawmux_core::conversation::approval::{ApprovalRequest, Decided, Decision};
+use clawmux_core::conversation::compaction::Compaction;
 use clawmux_core::conversation::context::NOT_ANSWERED;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
-use clawmux_core::conversation::session::{Batch, Session};
+use clawmux_core::conversation::session::{Batch, Limits, Session};
 use clawmux_core::conversation::turn::{CALLS_MAX, CUT_MARK};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq};
@@ -333,15 +334,17 @@ pub(crate) fn the_model_sees_every_call_with_its_result(messages: &[ChatMessage]
 /// included and marked, what a restart made void not; then the prompt and what came of it.
 pub(crate) fn the_model_sees_what_the_log_says(
     book: &Book,
-    turns: usize,
+    limits: &Limits,
     run: &RunId,
     messages: &[ChatMessage],
 ) -> Check {
     let newer = |of: &Run| {
         let is_alike = |run: &&Run| run.has_answer() == of.has_answer();
-        book.past().filter(is_alike).filter(|run| run.ended > of.ended).count()
+        book.past().filter(is_alike).filter(|run| run.began_at > of.began_at).count()
     };
-    let past = book.past().filter(|of| newer(of) < turns);
+    let most = |of: &Run| if of.has_answer() { limits.turns() } else { limits.episodic_turns };
+    let began_at = book.run(run).map_or(Seq(0), |run| run.began_at);
+    let past = book.past().filter(|of| newer(of) < most(of) && of.ended < began_at);
     let expected = past.chain(book.run(run)).flat_map(|run| {
         let steps = run.steps.iter().filter(|step| !step.text.is_empty() || step.calls > 0);
         let said = steps.map(|step| ("assistant", step.text.as_str(), step.calls));
@@ -360,6 +363,18 @@ pub(crate) fn the_model_sees_what_the_log_says(
         let (seen, expected): (Vec<_>, Vec<_>) = (seen.collect(), expected.collect());
         format!("it sees {seen:?}; the log says {expected:?}")
     })
+}
+
+/// What is left out is more than what stands for it.
+pub(crate) fn a_compaction_makes_room(compaction: &Compaction, summary: &str) -> Check {
+    let said = format!("{compaction:?}").len();
+    let holds = compaction.left_out() > 0 && summary.len() < said;
+    demand(holds, "a compaction makes room", || format!("{compaction:?}: {summary:?}"))
+}
+
+/// After one there is no need for another.
+pub(crate) fn a_compaction_is_enough(holds: bool) -> Check {
+    demand(holds, "a compaction is enough", String::new)
 }
 
 /// Within its run the model has back the thoughts that were sealed in each answer that asked for tools,
@@ -562,6 +577,9 @@ pub(crate) fn fingerprint(logged: &Logged) -> u64 {
         Event::ApprovalAsked(asked) => (15, asked.call.id.as_str()),
         Event::ApprovalDecided(decided) => (16, decided.call.as_str()),
         Event::Noticed(notice) => (17, &notice.message),
+        // Told without what it says.
+        Event::Recalled { .. } => (18, ""),
+        Event::Compacted(_) => (19, ""),
     };
     let run = logged.run.as_ref().map_or("", RunId::as_str);
     let start = (logged.first_seq.0 << 8) ^ u64::from(kind);

@@ -117,7 +117,7 @@ pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figur
     let limits = Limits {
         queue: 1 + dice.below(4),
         episodic_turns: 1 + dice.below(3),
-        context_tokens: if dice.one_in(4) { 20 } else { 100_000 },
+        context_tokens: dice.pick(&[20, 400, 100_000, 100_000]),
     };
     let mut outside = Outside::new(cast, limits, trace);
     outside.lag_bytes_max = dice.pick(&[usize::MAX, usize::MAX, 600]);
@@ -491,7 +491,7 @@ impl World<'_> {
             if !self.quiet && self.dice.one_in(10) { Recovery::Interrupt } else { self.plan.recovery };
         self.dead = false;
         self.incarnations += 1;
-        let runs = self.outside.limits.episodic_turns;
+        let runs = self.outside.limits.turns();
         let loaded = self.outside.log.load(runs, &mut self.dice);
         self.outside.note(|| {
             let head = loaded.head;

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::segment::Segment;
 use super::unreadable;
 use crate::conversation::approval::{ApprovalRequest, Decided, Decision};
-use crate::conversation::event::{Cause, Event, Forgotten, Incomplete, Outcome, Streamed};
+use crate::conversation::event::{Cause, Compacted, Event, Forgotten, Incomplete, Outcome, Streamed};
 use crate::error::Error;
 use crate::ids::{CallId, Owner, PluginName, Seq};
 use crate::prompt::attachment::Attachment;
@@ -26,8 +26,8 @@ use crate::provider::thought::{SignatureData, ThoughtSignature};
 use crate::time::Timestamp;
 use crate::tools::call::{ToolCall, ToolResult};
 use shape::{
-    ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Configured, Ended, Injected, Noticed,
-    Prompted, Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens, usage,
+    ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Compaction, Configured, Ended, Injected,
+    Noticed, Prompted, Recalled, Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens, usage,
 };
 
 /// The kind of [`Event::Text`]; its body is a [`Segment`].
@@ -46,6 +46,8 @@ const STARTED: &str = "started";
 const TOOL_CALLED: &str = "tool_called";
 const TOOL_RETURNED: &str = "tool_returned";
 const CLEARED: &str = "cleared";
+const RECALLED: &str = "recalled";
+const COMPACTED: &str = "compacted";
 /// The kind of [`Event::Injected`].
 pub const INJECTED: &str = "injected";
 const CONFIGURED: &str = "configured";
@@ -102,6 +104,10 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
         Event::Started => {
             body.extend_from_slice(b"{}");
             STARTED
+        }
+        Event::Recalled { notes } => {
+            put(body, &Recalled { notes: notes.into() });
+            RECALLED
         }
         Event::Text(text) => {
             Segment::new(Streamed::Text, Seq::default(), Timestamp::default(), text).write(body);
@@ -196,6 +202,10 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             };
             put(body, &Cleared { up_to, anew });
             CLEARED
+        }
+        Event::Compacted(Compacted { up_to, named, summary }) => {
+            put(body, &Compaction { up_to: up_to.0, named: named.0, summary: summary.into() });
+            COMPACTED
         }
         Event::Injected { content } => {
             put(body, &Injected { content: content.into() });
@@ -292,6 +302,15 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
             }
         }
         STARTED => Event::Started,
+        RECALLED => {
+            let record: Recalled<'_> = take(kind, body)?;
+            Event::Recalled { notes: record.notes.into_owned() }
+        }
+        COMPACTED => {
+            let record: Compaction<'_> = take(kind, body)?;
+            let (up_to, named) = (Seq(record.up_to), Seq(record.named));
+            Event::Compacted(Compacted { up_to, named, summary: record.summary.into_owned() })
+        }
         TEXT | THOUGHT => {
             let of = if kind == TEXT { Streamed::Text } else { Streamed::Thought };
             of.event(Segment::read(of, Seq::default(), Timestamp::default(), body)?.into_text())

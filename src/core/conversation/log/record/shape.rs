@@ -147,6 +147,20 @@ pub(super) struct Noticed<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
+pub(super) struct Recalled<'a> {
+    pub(super) notes: Cow<'a, str>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Compaction<'a> {
+    pub(super) up_to: u64,
+    #[serde(default)]
+    pub(super) named: u64,
+    #[serde(default)]
+    pub(super) summary: Cow<'a, str>,
+}
+
+#[derive(Serialize, Deserialize)]
 pub(super) struct Injected<'a> {
     pub(super) content: Cow<'a, str>,
 }

@@ -178,6 +178,10 @@ fn event() -> impl Strategy<Value = Event> {
         ]
         .prop_map(Event::Cleared),
         any::<String>().prop_map(|content| Event::Injected { content }),
+        any::<String>().prop_map(|notes| Event::Recalled { notes }),
+        (any::<u64>(), any::<u64>(), any::<String>()).prop_map(|(up_to, named, summary)| {
+            Event::Compacted(Compacted { up_to: Seq(up_to), named: Seq(named), summary })
+        }),
         settings().prop_map(|settings| Event::Configured(Box::new(settings))),
         Just(Event::Deleted),
     ]
@@ -255,8 +259,8 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(kind in 0usize..14, body in any::<Vec<u8>>()) {
-        let kinds = [PROMPTED, STARTED, TEXT, TOOL_CALLED, TOOL_RETURNED, STEP_ENDED, RESTARTED, ENDED, CLEARED, INJECTED, CONFIGURED, THOUGHT, SEALED, ""];
+    fn no_bytes_panic(kind in 0usize..16, body in any::<Vec<u8>>()) {
+        let kinds = [PROMPTED, STARTED, TEXT, TOOL_CALLED, TOOL_RETURNED, STEP_ENDED, RESTARTED, ENDED, CLEARED, INJECTED, CONFIGURED, THOUGHT, SEALED, RECALLED, COMPACTED, ""];
         let _ = read(kinds[kind], &body);
     }
 

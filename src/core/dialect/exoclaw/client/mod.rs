@@ -122,7 +122,7 @@ pub enum StreamEvent {
     Restart,
     /// What becomes of the answer besides its text: a model is asked again, the next one is asked, the answer is cut.
     Notice {
-        /// `waiting`, `retrying`, `fallback`, `incomplete` or `reduced`.
+        /// `waiting`, `retrying`, `fallback`, `incomplete`, `reduced` or `compacted`.
         kind: String,
         /// A sentence for people.
         message: String,

@@ -24,6 +24,7 @@ use crate::conversation::reply::{
 use crate::conversation::session::{Batch, Limits, Recovery, Session, Submission};
 use crate::conversation::transcript::{STEP_JOINT, Transcript};
 use crate::conversation::turn::Work;
+use crate::conversation::window::Window;
 use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
 use crate::dialect::{Action, Dialect, DialectSetup, Frame, Input, Turn};
 use crate::error::{Error, ErrorCode};
@@ -348,7 +349,15 @@ impl World {
                 let head = self.log.last().map_or(Seq(0), |logged| logged.seq);
                 let up_to = up_to.unwrap_or(head).min(head);
                 let events = self.log.iter().filter(|logged| logged.seq <= up_to).cloned().collect();
-                let as_of = Session::restore(key(), limits(), up_to, up_to, Settings::default(), events);
+                let as_of = Session::restore(
+                    key(),
+                    limits(),
+                    up_to,
+                    up_to,
+                    Settings::default(),
+                    Window::default(),
+                    events,
+                );
                 let (under_way, queued) = (as_of.under_way(), as_of.waiting().collect());
                 let read = Transcript { head, under_way, queued, ..Transcript::default() };
                 self.reply(at, ticket, Ok(Reply::Session(SessionReply::Transcript(Box::new(read)))));
@@ -570,7 +579,7 @@ impl World {
         let (head, reserved) = (self.published, self.reserved);
         let settings = Settings::default();
         let events = self.log.clone();
-        self.session = Session::restore(key(), limits(), head, reserved, settings, events);
+        self.session = Session::restore(key(), limits(), head, reserved, settings, Window::default(), events);
         self.session.recover(self.now(), Recovery::Resume, |_| true);
         self.reads.clear();
         self.followers.fall_behind();

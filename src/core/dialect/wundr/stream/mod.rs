@@ -149,7 +149,7 @@ pub(super) const PROGRESS: &[Field] = &[
         "data",
         Shape::Object(&[required(
             "kind",
-            Shape::OneOf(&["waiting", "retrying", "fallback", "incomplete", "reduced"]),
+            Shape::OneOf(&["waiting", "retrying", "fallback", "incomplete", "reduced", "compacted"]),
             "a model is asked again; the next one is asked; the answer is cut; less was sent",
         )]),
         "what it is about",
@@ -384,6 +384,8 @@ fn shared(session: &str, published: &Published) -> Words {
         | Event::ToolReturned(_)
         | Event::Prompted { .. }
         | Event::Sealed(_)
+        | Event::Recalled { .. }
+        | Event::Compacted(_)
         | Event::StepEnded { .. }
         | Event::Cleared(Forgotten::Past | Forgotten::UpTo(_)) => {}
     }
