@@ -1,12 +1,13 @@
 //! What a call costs, however it ends.
 
 use actix::Recipient;
-use clawmux_core::conversation::log::usage::{Changed, UsageRecord};
+use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::estimate_tokens;
 use clawmux_core::provider::meter::Reservation;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::prefix::Changed;
 use clawmux_core::provider::price::{Money, Price};
 use clawmux_core::provider::tally::Spent;
 use clawmux_core::provider::usage::Usage;

@@ -3,11 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use actix::Message;
-use clawmux_core::conversation::log::usage::{Changed, UsageRecord};
+use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::daemon::command::DayUsage;
 use clawmux_core::daemon::operator::{CacheShare, UsageGroup, UsageShare};
 use clawmux_core::error::Error;
 use clawmux_core::provider::model::ModelRef;
+use clawmux_core::provider::prefix::Changed;
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::tally::{SpentBy, Tally, UsageTotals};
 use clawmux_core::provider::usage::Usage;

@@ -180,7 +180,10 @@ fn an_attach_begins_behind_the_last_clear_or_before_there_is_anything() {
     assert_eq!((&said[0]["event"], &said[0]["data"]), (&json!("prompt"), &json!("three")), "{said:#?}");
     let names = |method: &str, lines: &mut Lines| ask(lines, method, method, json!({}))["result"].clone();
     assert_eq!(names("agent.list", &mut after)[0]["name"], "main");
-    assert_eq!(names("model.list", &mut after), json!([{ "model": "offline/offline", "available": true }]));
+    assert_eq!(
+        names("model.list", &mut after),
+        json!([{ "model": "offline/offline", "available": true, "input_price": 0.0, "output_price": 0.0 }])
+    );
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{ChatMessage, ChatRequest};
-use crate::conversation::log::usage::Changed;
 use crate::ids::SessionKey;
 
 /// Of so many sessions the last requests are known; beyond, it starts anew.
@@ -13,6 +12,43 @@ const SESSIONS_MAX: usize = 4096;
 
 /// So many strands of requests are told apart in one session: its conversation, and what is asked beside it.
 const STRANDS_MAX: usize = 3;
+
+/// The first part of a request, in the order in which providers cache them, that is not as it was in the
+/// session's last one: what comes from there on was not in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Changed {
+    /// Nothing: all of the last request is in front of this one.
+    Nothing,
+    /// Another model was asked.
+    Model,
+    /// The tools that are offered.
+    Tools,
+    /// The system prompt.
+    System,
+    /// The messages that were sent before.
+    Messages,
+}
+
+impl Changed {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Nothing, Self::Model, Self::Tools, Self::System, Self::Messages];
+
+    /// Its name in the store and to operators.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Model => "model",
+            Self::Tools => "tools",
+            Self::System => "system",
+            Self::Messages => "messages",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|changed| changed.name() == name)
+    }
+}
 
 /// The last requests of sessions, by their digests.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! What one model call cost.
 
 use crate::ids::{AgentId, RunId, SessionKey};
+use crate::provider::prefix::Changed;
 use crate::provider::price::Money;
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
@@ -26,41 +27,4 @@ pub struct UsageRecord {
     pub changed: Option<Changed>,
     /// When the call ended.
     pub at: Timestamp,
-}
-
-/// The first part of a request, in the order in which providers cache them, that is not as it was in the
-/// session's last one: what comes from there on was not in a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Changed {
-    /// Nothing: all of the last request is in front of this one.
-    Nothing,
-    /// Another model was asked.
-    Model,
-    /// The tools that are offered.
-    Tools,
-    /// The system prompt.
-    System,
-    /// The messages that were sent before.
-    Messages,
-}
-
-impl Changed {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Nothing, Self::Model, Self::Tools, Self::System, Self::Messages];
-
-    /// Its name in the store and to operators.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Nothing => "nothing",
-            Self::Model => "model",
-            Self::Tools => "tools",
-            Self::System => "system",
-            Self::Messages => "messages",
-        }
-    }
-
-    /// The one of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|changed| changed.name() == name)
-    }
 }

@@ -149,7 +149,15 @@ pub(super) const PROGRESS: &[Field] = &[
         "data",
         Shape::Object(&[required(
             "kind",
-            Shape::OneOf(&["waiting", "retrying", "fallback", "incomplete", "reduced", "compacted"]),
+            Shape::OneOf(&[
+                "waiting",
+                "retrying",
+                "fallback",
+                "incomplete",
+                "reduced",
+                "compacted",
+                "budget",
+            ]),
             "a model is asked again; the next one is asked; the answer is cut; less was sent",
         )]),
         "what it is about",
