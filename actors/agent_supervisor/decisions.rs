@@ -53,8 +53,8 @@ impl AgentSupervisor {
                 let Request { command, principal, asker } = request;
                 match command {
                     SubAgentCommand::Spawn(spawn) => match session {
-                        None => self.spawn(spawn, &principal, None, asker, ctx),
-                        Some(parent) => self.look_and_spawn(spawn, parent, principal, asker, ctx),
+                        None => self.spawn(*spawn, &principal, None, asker, ctx),
+                        Some(parent) => self.look_and_spawn(*spawn, parent, principal, asker, ctx),
                     },
                     SubAgentCommand::List(_) => {
                         let list = SubAgentReply::List(self.rules.list(&principal));

@@ -184,7 +184,7 @@ mod tests {
     fn no_other_certificate_is_taken_for_it() {
         // The same names and the same issuer, another key.
         for is_ca in [IsCa::Ca(BasicConstraints::Unconstrained), IsCa::NoCa] {
-            let (known, other) = (self_signed(is_ca.clone()), self_signed(is_ca));
+            let (known, other) = (self_signed(is_ca), self_signed(is_ca));
             assert!(verify(&known, &other, "a.example", NOW).is_err());
         }
     }

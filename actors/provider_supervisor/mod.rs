@@ -370,7 +370,7 @@ impl ProviderSupervisor {
             model: name.clone(),
             by_default,
             deadlines: self.deadlines.unwrap_or_else(|| endpoint.patience.into()),
-            facts: facts.clone(),
+            facts,
             places: places.clone(),
         };
         in_turn.map(candidate).collect()

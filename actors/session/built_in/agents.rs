@@ -49,7 +49,7 @@ impl RunAgent {
             model: None,
             call: Some(id.clone()),
         };
-        ask(&agents, SubAgentCommand::Spawn(spawn), principal.clone()).await.map_err(refused)?;
+        ask(&agents, SubAgentCommand::Spawn(Box::new(spawn)), principal.clone()).await.map_err(refused)?;
         let wait = SubAgentCommand::Await(Await { agent: id.clone() });
         match ask_within(TIMEOUT, &agents, wait, principal.clone()).await {
             Ok(Reply::SubAgent(SubAgentReply::Status(status))) => answered(&status),

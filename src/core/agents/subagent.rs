@@ -19,7 +19,7 @@ area! {
     /// What can be asked about agents that work for a session.
     SubAgent(SubAgentCommand => SubAgentReply) {
         /// Put one to work.
-        Spawn(Spawn) => Status(Box<AgentStatus>),
+        Spawn(Box<Spawn>) => Status(Box<AgentStatus>),
         /// Those that the caller may see, the latest changed first.
         List(List) => List(Vec<AgentStatus>),
         /// How one is.

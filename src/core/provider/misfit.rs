@@ -17,7 +17,8 @@ pub fn misdirected(provider: &str, status: u16, asked: &str, location: &str) -> 
         || location.to_owned(),
         |mut target| {
             let _ = (target.set_username(""), target.set_password(None));
-            (target.set_query(None), target.set_fragment(None));
+            target.set_query(None);
+            target.set_fragment(None);
             target.into()
         },
     );

@@ -180,14 +180,14 @@ fn ask(question: impl Ask<Reply = Box<AgentStatus>> + 'static) -> Answered {
 pub(super) fn spawn(wundr: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Answered {
     let Spawning { parent_session_id, agent_type, config, task } = request.read()?;
     let config = config.unwrap_or_default();
-    ask(Spawn {
+    ask(Box::new(Spawn {
         parent: parent_session_id.as_deref().map(target),
         model: config.model(&agent_type, wundr, request)?,
         kind: agent_type,
         task: task.into(),
         tokens_max: config.max_tokens,
         call: None,
-    })
+    }))
 }
 
 /// `agent.status`
