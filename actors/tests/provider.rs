@@ -88,8 +88,10 @@ impl Handler<RecordUsage> for Records {
     type Result = Result<(), Error>;
 
     fn handle(&mut self, record: RecordUsage, _: &mut Self::Context) -> Self::Result {
-        let over = |_| ErrorCode::Internal.error("test is over");
-        record.records.into_iter().try_for_each(|record| self.0.send(record)).map_err(over)
+        for record in record.records {
+            self.0.send(record).map_err(|_| ErrorCode::Internal.error("test is over"))?;
+        }
+        Ok(())
     }
 }
 

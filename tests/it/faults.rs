@@ -482,7 +482,8 @@ impl Lane {
         }
         let asked = provider.asked(prompt);
         assert!(case.asked.contains(&asked), "asked {asked} times: {what}");
-        (text.clear(), errors.clear());
+        text.clear();
+        errors.clear();
     }
 }
 
