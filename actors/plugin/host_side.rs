@@ -98,7 +98,7 @@ impl HostSide {
     async fn search(&self, search: SearchMemory) -> Result<Vec<Remembered>, String> {
         let question = Question::about(&search.query, search.limit);
         let question = question.map_err(|error| format!("memory_search: {}", error.message))?;
-        let recall = Recall { question, owner: Some(self.session.owner()), tier: None, session: None };
+        let recall = Recall { question, owner: Some(self.session.memory_owner()), tier: None, session: None };
         self.ask_store(recall).await.map(|found| found.results)
     }
 

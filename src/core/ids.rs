@@ -273,6 +273,17 @@ impl SessionKey {
         }
     }
 
+    /// Whose memories are searched in it and added to: its owner's. What is said in a channel's sessions is
+    /// remembered for each of them alone, since each belongs to other people.
+    pub fn memory_owner(&self) -> Owner {
+        match self.owner() {
+            Owner::Credential(name) if name.starts_with(OF_CHANNEL) => {
+                Owner::Credential(format!("{name}/{}", self.local()).into())
+            }
+            owner => owner,
+        }
+    }
+
     /// Whether it belongs to this owner.
     pub fn is_of(&self, owner: &Owner) -> bool {
         match (split(&self.0).0, owner) {
@@ -511,6 +522,16 @@ mod tests {
             let error = SessionKey::parse(text).unwrap_err();
             assert!(error.message.starts_with("session key"), "{text:?}: {}", error.message);
         }
+    }
+
+    #[test]
+    fn people_of_a_channel_are_remembered_apart() {
+        let key = |peer| SessionKey::new("main", "telegram", "main", peer).unwrap();
+        let of_channel = |peer| key(peer).in_space(&Owner::of_channel("telegram")).memory_owner();
+        assert_ne!(of_channel("1"), of_channel("2"));
+        assert_ne!(of_channel("1"), Owner::of_channel("telegram"));
+        assert_eq!(key("1").memory_owner(), Owner::Admins);
+        assert_eq!(key("1").in_space(&credential("ada")).memory_owner(), credential("ada"));
     }
 
     fn credential(name: &str) -> Owner {

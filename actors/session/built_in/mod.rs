@@ -97,6 +97,11 @@ impl Session {
         Principal { owner, unlimited: true, ..Principal::new("agent", Scopes::USER) }
     }
 
+    /// On whose behalf memories are searched and saved.
+    fn memory_principal(&self) -> Principal {
+        Principal { owner: self.conversation.key().memory_owner(), ..self.principal() }
+    }
+
     fn run_agent(&self, run: &RunId, call: &ToolCall) -> Made {
         let asked = agent_tools::RunAgent::read(&call.input).and_then(|asked| {
             let own = self.profile.id.as_str();
@@ -153,17 +158,17 @@ impl Session {
         read.boxed_local()
     }
 
-    /// Asks for what is remembered for whom the session belongs to.
+    /// Asks for what is remembered for whom the session is about.
     pub(super) fn ask_memory(
         &self,
         command: MemoryCommand,
     ) -> impl Future<Output = Result<Reply, Error>> + 'static {
-        let (whom, principal) = (self.drop_guard.supervisor.memory.clone(), self.principal());
+        let (whom, principal) = (self.drop_guard.supervisor.memory.clone(), self.memory_principal());
         async move { asking::ask(&whom, command, principal).await }
     }
 
     fn use_memory(&self, run: RunId, call: ToolCall) -> Made {
         let whom = self.drop_guard.supervisor.memory.clone();
-        memory::make(whom, self.principal(), run, call).boxed_local()
+        memory::make(whom, self.memory_principal(), run, call).boxed_local()
     }
 }
