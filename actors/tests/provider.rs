@@ -321,10 +321,11 @@ async fn every_failure_is_named_and_the_next_call_works() {
             let (deltas, result) = ask(&supervisor, "again").await;
             assert_eq!((text(&deltas).as_str(), result), ("You said: again", Ok(())), "after {turn:?}");
         }
-        // A connection closed without an answer is tried once more, not for ever.
+        // A connection that was kept and is closed without an answer is tried once more, not for ever.
         upstream.then(Turn::Close).then(Turn::Close);
         let (_, result) = ask(&supervisor, "hi").await;
         assert_eq!(result.unwrap_err().message, "p: connection closed without an answer");
+        assert_eq!(ask(&supervisor, "hi").await.1, Ok(()));
         upstream.then(Turn::Close);
         assert_eq!(ask(&supervisor, "hi").await.1, Ok(()));
         all_given_back(&supervisor).await;

@@ -92,11 +92,11 @@ async fn serve(mut socket: TcpStream) {
     while let Some(Request { body, .. }) = read_request(&mut socket).await {
         let said = body["messages"].as_array().and_then(|messages| messages.last());
         let said = said.map(|last| last["content"].to_string()).unwrap_or_default();
-        let numbers = said.trim_matches('"').strip_prefix("say ").unwrap_or("1 0 8");
-        let mut numbers = numbers.split(' ').map(|number| number.parse::<u64>().expect("a number"));
-        let mut number = || numbers.next().expect("three numbers");
-        let (tokens, pace, bytes) = (number(), Duration::from_micros(number()), number());
-        if answer(&mut socket, tokens, pace, bytes as usize).await.is_err() {
+        // What is remembered or summed up may stand before it.
+        let asked = said.trim_matches('"').rsplit_once("say ").map_or("", |(_, asked)| asked);
+        let numbers: Vec<u64> = asked.split(' ').map_while(|number| number.parse().ok()).collect();
+        let [tokens, pace, bytes] = <[u64; 3]>::try_from(numbers).unwrap_or([1, 0, 8]);
+        if answer(&mut socket, tokens, Duration::from_micros(pace), bytes as usize).await.is_err() {
             return;
         }
     }

@@ -84,11 +84,14 @@ pub(super) fn models(s: Section, r: &mut Report, providers: &Providers) -> Known
         let any = ModelRef { provider: name.clone(), model: KnownModels::ANY.to_owned() };
         known.configured.insert(any, ModelFacts { price: Some(Price::default()), ..ModelFacts::default() });
     }
+    // One of a service that has no key yet is there once it has.
+    let is_service = |name: &str| ProviderKind::ALL.iter().any(|kind| kind.name() == name);
+    let is_known = |name: &str| providers.contains_key(name) || is_service(name);
     for (name, s) in s.named(r) {
         let at = s.origin("");
         let facts = facts(s, r, &name);
         match name.split_once('/') {
-            Some((provider, model)) if !model.is_empty() && providers.contains_key(provider) => {
+            Some((provider, model)) if !model.is_empty() && is_known(provider) => {
                 let model = ModelRef { provider: provider.to_owned(), model: model.to_owned() };
                 known.configured.insert(model, facts);
             }

@@ -1002,7 +1002,7 @@ fn what_is_written_on_a_command_line_becomes_what_its_key_wants() {
         ("log.filter", "info,clawmux=debug", json!("info,clawmux=debug")),
         ("store.recovery", "resume", json!("resume")),
         ("budgets", "{ daily = 3 }", json!({ "daily": 3 })),
-        ("memory.episodic_turns", "1.5", json!("1.5")),
+        ("memory.episodic_turns", "1.5", json!(1.5)),
     ] {
         assert_eq!(super::value_of_text(path, text), value, "{path} {text}");
     }
