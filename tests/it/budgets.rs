@@ -335,7 +335,7 @@ fn an_agents_budget_is_its_own_and_what_has_no_price_is_not_asked_for_money() {
 fn whoever_waits_is_told_once_that_a_budget_is_near_its_end() {
     let upstream = Upstream::start();
     let (daemon, mut client) =
-        Daemon::with(&config(&upstream, 100_000, "session = 1500")).and(Client::connect);
+        Daemon::with(&config(&upstream, 100_000, "session = 4000")).and(Client::connect);
     // A prompt with a key is told what becomes of it.
     let mut told: Vec<String> = Vec::new();
     for at in 0..200 {

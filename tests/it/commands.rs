@@ -483,7 +483,11 @@ fn what_a_method_does_not_take_it_refuses_in_words() {
         ("admin.plugin.unload", json!([]), "missing field `plugin`"),
         ("admin.plugin.reload", json!({"plugin": 1}), "expected a string"),
         ("admin.plugin.call", json!({"plugin": "echo", "input": [1]}), "is a JSON object"),
-        ("admin.usage", json!({"by": "week"}), "`by` is \"day\", \"agent\", \"model\" or \"session\""),
+        (
+            "admin.usage",
+            json!({"by": "week"}),
+            "`by` is \"day\", \"agent\", \"principal\", \"model\" or \"session\"",
+        ),
         ("admin.usage", json!({"days": "all"}), "it takes {\"by\"?, \"days\"?, \"limit\"?}"),
         ("admin.sessions", json!({"prefix": 1}), "expected a string"),
     ] {

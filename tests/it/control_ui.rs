@@ -217,7 +217,7 @@ fn the_daemons_own_paths_win_over_files() {
     }
     let daemon = serving(home);
     for (path, status, text) in [
-        ("/healthz", 200, "{\"ok\":true}"),
+        ("/healthz", 200, "{\"ok\":true,\"status\":\"running\"}"),
         ("/health", 200, "ok"),
         ("/readyz", 200, "{\"ready\":true}"),
         ("/ws", 426, "websocket"),

@@ -170,7 +170,7 @@ fn a_principal_has_a_rate_and_reads_are_free() {
 fn a_queue_is_full_for_one_session_alone() {
     let upstream = Upstream::start();
     let daemon = Daemon::with(&format!(
-        "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\n[limits]\nqueue = 2\n",
+        "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n[limits]\nqueue = 2\n",
         upstream.base_url()
     ));
     upstream.then(Turn::HangBody("well".into()));

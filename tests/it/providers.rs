@@ -97,7 +97,7 @@ fn text_comes_as_it_is_said_and_counts_as_the_wire_says() {
             "anthropic" => {
                 assert_eq!(request.path, "/v1/messages");
                 assert!(head.contains(&format!("x-api-key: {KEY}")), "{head}");
-                assert_eq!(body["system"], SOUL, "{body}");
+                assert_eq!(body["system"][0]["text"], SOUL, "{body}");
                 assert_eq!(roles(body["messages"].as_array().unwrap()), ["user"], "{body}");
             }
             "openai-responses" => {

@@ -176,7 +176,7 @@ fn prompts_that_wait_are_in_the_store_and_run_in_order_after_a_kill_too() {
     const LARGE: usize = 3 * MIB;
     let upstream = Upstream::start();
     let config = format!(
-        "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\n[limits]\n\
+        "[providers.up]\nretries = 0\nkind = \"anthropic\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n[limits]\n\
          requests_burst = 0\nqueued_bytes = {LARGE}\n",
         upstream.base_url()
     );

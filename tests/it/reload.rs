@@ -164,7 +164,7 @@ fn souls_keys_and_models_hold_from_the_next_prompt_on() {
         .iter()
         .map(|request| {
             let key = if request.head.contains("sk-first") { "first" } else { "second" };
-            (key, request.body["model"].clone(), request.body["system"].clone())
+            (key, request.body["model"].clone(), request.body["system"][0]["text"].clone())
         })
         .collect();
     assert_eq!(

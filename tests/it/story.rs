@@ -62,15 +62,16 @@ fn a_tool_is_called_in_its_sandbox_and_the_model_answers() {
 
 #[test]
 fn a_long_result_is_kept_whole_and_read_on_in_after_a_crash_too() {
-    // A quarter of the context is shown: 16,000 bytes.
-    let daemon = Daemon::with("[memory]\ncontext_tokens = 16000\n[agents.main]\nmax_tokens = 6000\n");
+    // A quarter of the context is shown: 8,000 bytes.
+    let daemon = Daemon::with(
+        "[memory]\ncontext_tokens = 8000\n[agents.main]\nmax_tokens = 6000\ntools = [\"calc\"]\n",
+    );
     let mut client = Client::connect(daemon.address);
-    let text: String = (0..2000).map(|at| format!("{at:09} ")).collect();
-    let told = client.chat("ada", &format!("/tool echo {{\"text\":\"{text}\"}}"));
+    let told = client.chat("ada", r#"/tool calc {"expression":"2^29999"}"#);
     let call =
         told.data("tool_use").next().unwrap_or_else(|| panic!("{told:?}"))["id"].as_str().unwrap().to_owned();
-    let result = told.data("tool_result").next().unwrap()["content"].as_str().unwrap().to_owned();
-    assert_eq!(result, text, "who follows is told all of it");
+    let text = told.data("tool_result").next().unwrap()["content"].as_str().unwrap().to_owned();
+    assert_eq!(text.len(), 9031, "who follows is told all of it");
 
     let daemon = daemon.kill_and_restart();
     let mut client = Client::connect(daemon.address);
@@ -78,13 +79,13 @@ fn a_long_result_is_kept_whole_and_read_on_in_after_a_crash_too() {
         let told = client.chat("ada", &format!(r#"/tool read_result {{"call":"{call}","from":{from}}}"#));
         told.data("tool_result").next().unwrap_or_else(|| panic!("{told:?}")).clone()
     };
-    let rest = read(&call, 16_000);
+    let rest = read(&call, 8000);
     let (rest, note) = rest["content"].as_str().unwrap().rsplit_once('\n').unwrap();
-    assert_eq!((rest, note), (&text[16_000..], "[bytes 16000 to 20000 of 20000, the end]"));
+    assert_eq!((rest, note), (&text[8000..], "[bytes 8000 to 9031 of 9031, the end]"));
     let part = read(&call, 0);
     let (_, note) = part["content"].as_str().unwrap().rsplit_once('\n').unwrap();
-    let on = format!(r#"{{"call":"{call}","from":16000}}"#);
-    assert_eq!(note, format!("[bytes 0 to 16000 of 20000; for more call read_result with {on}]"));
+    let on = format!(r#"{{"call":"{call}","from":8000}}"#);
+    assert_eq!(note, format!("[bytes 0 to 8000 of 9031; for more call read_result with {on}]"));
     let wrong = read("another", 0);
     assert_eq!(wrong["is_error"], true, "{wrong}");
 }

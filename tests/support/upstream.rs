@@ -326,7 +326,8 @@ impl Format {
 async fn serve(state: Arc<State>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     while let Some(request) = read_request(&mut stream).await {
         let models = state.models.lock().unwrap().clone();
-        let is_scripted = models.is_none() && !state.turns.lock().unwrap().is_empty();
+        let is_scripted =
+            models.is_none() && matches!(state.turns.lock().unwrap().front(), Some(Turn::Status(..)));
         if request.head.starts_with("GET ") && !is_scripted {
             // No prompt, but the question which models there are.
             let (status, body) = models.map_or((404, String::new()), |models| (200, models.to_string()));

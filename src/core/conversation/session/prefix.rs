@@ -381,7 +381,7 @@ fn the_work_before_an_answer_is_done_once() {
     assert!(!session.may_recall(&run) && session.noted().starts_with("in short"), "{}", session.noted());
     let asked = String::from_utf8(requests(&session)[1].clone()).unwrap();
     assert!(asked.contains("in short") && asked.contains("a cat") && !asked.contains("a dog"), "{asked}");
-    session.clear(NOW);
+    Session::clear(&mut session, NOW);
     assert_eq!(session.window.summary, "", "what is forgotten is not in a summary either");
     assert_eq!(session.work(), Some((&run, Work::Ask { step: 0 })));
 }
