@@ -10,7 +10,7 @@ pub struct ModelRef {
 }
 
 impl ModelRef {
-    /// Reads what [`Self::to_string`] writes: `PROVIDER/MODEL`. None where it is not that.
+    /// Reads it as it is displayed: `PROVIDER/MODEL`. None where it is not that.
     pub fn parse(text: &str) -> Option<Self> {
         let (provider, model) = text.split_once('/')?;
         let is_whole = !provider.is_empty() && !model.is_empty();
