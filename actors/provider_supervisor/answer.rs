@@ -163,9 +163,10 @@ impl Answer {
         answer
     }
 
-    /// Asks another model than before.
+    /// Asks another model than before, for no longer an answer than was reserved for that.
     fn begin_next(&mut self, candidate: Candidate) {
         self.request.model.clone_from(&candidate.model);
+        self.request.max_tokens = candidate.facts.output_tokens(self.request.max_tokens);
         let Endpoint { kind, base_url, .. } = &*candidate.endpoint;
         let body = encode(*kind, base_url, &self.request).into();
         self.again = 0;

@@ -393,7 +393,8 @@ impl ProviderSupervisor {
         }
         request.cache_marks &= self.standing.takes_cache_marks(&first.model_ref());
         request.model.clone_from(&first.model);
-        request.max_tokens = output_tokens(request.max_tokens.min(max_tokens), request.thinking);
+        let wanted = output_tokens(request.max_tokens.min(max_tokens), request.thinking);
+        request.max_tokens = first.facts.output_tokens(wanted);
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
         let mut body = encode(&request);
         let input = estimate_input(first.endpoint.kind, &request, body.len());

@@ -12,7 +12,7 @@ use clawmux_core::ids::RunId;
 use clawmux_core::memory::{self, MemoryCommand, MemoryReply};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::model::ModelRef;
-use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind};
+use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, output_tokens};
 use clawmux_core::request::reply::Reply;
 use futures::StreamExt as _;
 use futures::future::{LocalBoxFuture, OptionFuture, join};
@@ -62,6 +62,7 @@ impl Session {
 
     /// Makes room in the conversation, and looks for what is remembered.
     fn make_room(&mut self, run: RunId, ctx: &mut Context<Self>) {
+        self.conversation.set_context_tokens(self.context_tokens());
         let compaction = self.conversation.compaction(&self.system_prompt());
         let made = compaction.as_ref().and_then(|compaction| self.summary(&run, compaction));
         let found = self.recall(&run);
@@ -93,12 +94,21 @@ impl Session {
             tracing::debug!(session = %self.conversation.key(), left_out, by_model, "older turns are summed up");
             self.conversation.compacted(now, &run, &compaction, summary);
         }
-        let bytes_max = self.profile.context_tokens.saturating_mul(4) / 100 * RECALLED_PERCENT;
+        let bytes_max = self.conversation.context_tokens().saturating_mul(4) / 100 * RECALLED_PERCENT;
         let memories = found.iter().map(String::as_str);
         let notes = memory_block(memories, &self.conversation.noted(), bytes_max);
         self.conversation.recalled(now, &run, notes);
         self.prepared = Some(run);
         self.proceed(ctx);
+    }
+
+    /// How many tokens the model that is asked first may see: what is configured, as far as its window is known to
+    /// have room for that and an answer.
+    fn context_tokens(&self) -> usize {
+        let configured = self.profile.context_tokens;
+        let Some(model) = self.first_model() else { return configured };
+        let wanted = output_tokens(self.max_tokens(), self.conversation.thinking().unwrap_or(Thinking::Off));
+        self.agent_configs.catalog.facts(&model).context_tokens(configured, wanted)
     }
 
     /// Has a model sum up what is left out; none where that is to be done by rules.
@@ -107,7 +117,7 @@ impl Session {
         run: &RunId,
         compaction: &Compaction,
     ) -> Option<LocalBoxFuture<'static, Option<String>>> {
-        let model = self.model().or_else(|| self.profile.models.first().cloned())?;
+        let model = self.first_model()?;
         if !self.profile.summaries || self.is_offline() {
             return None;
         }
@@ -141,8 +151,8 @@ impl Session {
 
     /// Whether the model that is asked first is the built-in one, which can't sum up.
     pub(super) fn is_offline(&self) -> bool {
-        let model = self.model().or_else(|| self.profile.models.first().cloned());
-        let access = model.and_then(|model| self.agent_configs.catalog.access.get(&model.provider));
+        let access =
+            self.first_model().and_then(|model| self.agent_configs.catalog.access.get(&model.provider));
         access.is_none_or(|access| access.kind == ProviderKind::Offline)
     }
 

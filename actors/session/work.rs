@@ -289,13 +289,18 @@ impl Session {
         let skills = told.and_then(|(_, told)| told.as_deref()).unwrap_or_default();
         let assignment = self.conversation.settings().assignment.as_ref();
         let brief = assignment.and_then(|assignment| assignment.brief()).unwrap_or_default();
-        system_prompt(&self.soul, skills, &brief, self.profile.context_tokens)
+        system_prompt(&self.soul, skills, &brief, self.conversation.context_tokens())
     }
 
     /// The most tokens of one answer: as many as the prompt wants, and the agent may give.
-    fn max_tokens(&self) -> u32 {
+    pub(super) fn max_tokens(&self) -> u32 {
         let most = self.profile.max_tokens;
         self.conversation.max_tokens().map_or(most, |wanted| wanted.min(most))
+    }
+
+    /// The model that is asked first.
+    pub(super) fn first_model(&self) -> Option<ModelRef> {
+        self.model().or_else(|| self.profile.models.first().cloned())
     }
 
     /// The model that was chosen for the prompt or for the session.

@@ -143,6 +143,25 @@ fn where_the_model_can_not_sum_up_it_is_done_by_rules_and_the_client_told() {
 }
 
 #[test]
+fn a_model_with_a_small_window_is_sent_less_and_asked_for_less() {
+    let upstream = Upstream::thinking(answer);
+    let window =
+        "summaries = \"rules\"\n[models.\"up/test-model\"]\ncontext_window = 2000\nmax_output_tokens = 300";
+    let daemon = start("openai", &upstream, window);
+    let mut client = Client::connect(daemon.address);
+    for turn in 1..=20 {
+        client.chat("ada", &format!("Chapter {turn}. The heron stood by the water and waited. ").repeat(10));
+    }
+    let requests = upstream.requests();
+    assert_eq!(requests.len(), 20);
+    for request in &requests {
+        let sent = tokens(&request.body.to_string());
+        assert!(sent <= 1700, "{sent} tokens and an answer do not fit into 2,000");
+        assert_eq!(request.body["max_tokens"], 300);
+    }
+}
+
+#[test]
 fn what_is_remembered_stands_beside_the_prompt_and_is_never_anothers() {
     let upstream = Upstream::thinking(answer);
     let config = config("anthropic", &upstream, "");

@@ -191,6 +191,16 @@ impl Session {
         }
     }
 
+    /// How many tokens its model sees, estimated: from now on until its run ends, or other bounds are set.
+    pub fn set_context_tokens(&mut self, tokens: usize) {
+        self.limits.context_tokens = tokens;
+    }
+
+    /// How many tokens its model sees, estimated.
+    pub fn context_tokens(&self) -> usize {
+        self.limits.context_tokens
+    }
+
     /// The session's key.
     pub fn key(&self) -> &SessionKey {
         &self.key
