@@ -10,7 +10,7 @@ use clawmux_core::conversation::reply::{
     Compacted, Deleted, Exported, Preview, SessionReply, SessionRow, Stopped,
 };
 use clawmux_core::conversation::transcript::History;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{Owner, Seq, SessionKey};
 use clawmux_core::principal::Principal;
 use clawmux_core::provider::tally::Spent;
@@ -246,5 +246,9 @@ pub(crate) async fn missing(store: &Addr<Store>, session: &SessionKey, who: &Pri
     if others.is_empty() {
         return error;
     }
-    Error { message: format!("{}; {}", error.message, others.join(", ")), ..error }
+    Error {
+        message: format!("{}; {}", error.message, others.join(", ")),
+        detail: Some(Detail::Namesakes),
+        ..error
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::conversation::command::{CreateSession, Inject, SessionCommand};
 use clawmux_core::conversation::reply::{Injected, SessionReply};
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{Owner, RunId};
 use clawmux_core::principal::Principal;
 use clawmux_core::prompt::settings::Patch;
@@ -86,7 +86,10 @@ impl SendMessage {
         let principal = Principal { owner, unlimited: true, ..Principal::new("agent", scopes) };
         let inject = SessionCommand::Inject(Inject { target: target.clone(), content, id: Some(id.clone()) });
         let mut put = asking::ask(&self.sessions, inject.clone(), principal.clone()).await;
-        if matches!(&put, Err(error) if error.code == ErrorCode::NotFound) {
+        // Where somebody else's has the name it may be meant: that can be said with its whole key.
+        let is_new =
+            |error: &Error| error.code == ErrorCode::NotFound && error.detail != Some(Detail::Namesakes);
+        if put.as_ref().is_err_and(is_new) {
             let create = SessionCommand::CreateSession(CreateSession { target, patch: Patch::default() });
             asking::ask(&self.sessions, create, principal.clone()).await?;
             put = asking::ask(&self.sessions, inject, principal).await;

@@ -121,6 +121,8 @@ pub enum Detail {
     KeyRefused,
     /// What is wrong with what was shown to be let in.
     Credential(CredentialFault),
+    /// There is none of the caller's own, but there are others of the same name; the message lists them.
+    Namesakes,
     /// The device has to be approved first.
     Pairing(Box<PairingRequired>),
 }

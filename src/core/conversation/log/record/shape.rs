@@ -255,7 +255,8 @@ pub(super) fn failure(error: &Error) -> Failure<'_> {
     };
     match &error.detail {
         // About who is let in, or about files: no run fails with that.
-        None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
+        None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_) | Detail::Namesakes) => {
+        }
         Some(Detail::KeyRefused) => failure.key_refused = true,
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
