@@ -319,7 +319,7 @@ impl OpenClaw {
             "features": { "methods": methods, "events": EVENTS, "capabilities": CAPABILITIES },
             "snapshot": {
                 "presence": self.presence_entries(&overview.presence),
-                "health": self.health_payload(overview, now),
+                "health": self.health_snapshot(overview, now),
                 "stateVersion": { "presence": overview.presence.version, "health": overview.version },
                 "uptimeMs": now.millis_since(self.setup.started),
                 "sessionDefaults": {

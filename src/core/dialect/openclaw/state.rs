@@ -12,6 +12,7 @@ use crate::daemon::announcement::{ChangeReason, SessionChange};
 use crate::daemon::command::{GetOverview, Overview};
 use crate::daemon::presence::{Presence, PresenceReport, Present};
 use crate::dialect::Turn;
+use crate::schedule::job;
 use crate::scope::{Role, Scope};
 use crate::time::Timestamp;
 
@@ -69,8 +70,8 @@ fn entry(present: &Present) -> Value {
 }
 
 impl OpenClaw {
-    /// The payload of `health`.
-    pub(super) fn health_payload(&self, overview: &Overview, now: Timestamp) -> Value {
+    /// The health in the snapshot of hello-ok, where the published schema has a place for no other member.
+    pub(super) fn health_snapshot(&self, overview: &Overview, now: Timestamp) -> Value {
         let recent: Vec<_> = overview
             .recent
             .iter()
@@ -90,12 +91,12 @@ impl OpenClaw {
                 json!({
                     "agentId": entry.id.as_str(),
                     "isDefault": entry.id.as_str() == agent,
-                    "heartbeat": self.heartbeat(entry.id.as_str()),
+                    "heartbeat": self.heartbeat_in_full(entry.id.as_str()),
                     "sessions": sessions,
                 })
             })
             .collect();
-        let mut payload = json!({
+        json!({
             "ok": overview.fault.is_none(),
             "ts": now.as_millis(),
             "durationMs": u64::try_from(overview.took.as_millis()).unwrap_or(u64::MAX),
@@ -106,7 +107,12 @@ impl OpenClaw {
             "defaultAgentId": agent,
             "agents": agents,
             "sessions": sessions,
-        });
+        })
+    }
+
+    /// The payload of `health`: the snapshot, and what is degraded and why.
+    fn health_payload(&self, overview: &Overview, now: Timestamp) -> Value {
+        let mut payload = self.health_snapshot(overview, now);
         if let Some(report) = &overview.report {
             payload["status"] = report.condition().name().into();
             let problems: Vec<_> = report.problems().collect();
@@ -130,6 +136,16 @@ impl OpenClaw {
             "every": told,
             "everyMs": every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
         })
+    }
+
+    /// The same with what it asks the model, where the answer goes (it stays in the session), and beside how
+    /// many characters its "all is well" is still that.
+    fn heartbeat_in_full(&self, agent: &str) -> Value {
+        let mut heartbeat = self.heartbeat(agent);
+        heartbeat["prompt"] = job::heartbeat_prompt("").trim_end().into();
+        heartbeat["target"] = "none".into();
+        heartbeat["ackMaxChars"] = job::HEARTBEAT_ASIDE_CHARS_MAX.into();
+        heartbeat
     }
 
     /// What a session has that is set to nothing.

@@ -5,7 +5,7 @@
 const ALL_IS_WELL: &str = "HEARTBEAT_OK";
 
 /// So many characters may stand beside that and it still means it.
-const ASIDE_CHARS_MAX: usize = 300;
+pub const ASIDE_CHARS_MAX: usize = 300;
 
 /// Whether there is anything to do in a heartbeat file: more than blank lines, headings, comments and
 /// list items without text. (Source: the same.)

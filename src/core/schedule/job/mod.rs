@@ -18,7 +18,10 @@ pub use command::{
     AddJobOnce, GetJob, GetJobStatus, JobCommand, JobReply, LastHeartbeat, ListFirings, ListJobs, RemoveJob,
     RunJob, SetHeartbeat, StartJob, Started, UpdateJob, WakeSession,
 };
-pub use heartbeat::{FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well, prompt as heartbeat_prompt};
+pub use heartbeat::{
+    ASIDE_CHARS_MAX as HEARTBEAT_ASIDE_CHARS_MAX, FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well,
+    prompt as heartbeat_prompt,
+};
 
 use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, JobId, Owner, RunId, SessionKey};
