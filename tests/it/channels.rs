@@ -261,6 +261,30 @@ fn jobs_of_people_on_a_channel_are_theirs_and_answer_there() {
 }
 
 #[test]
+fn what_somebody_on_a_channel_has_kept_nobody_else_there_finds() {
+    let platform = Platform::start();
+    let agent = "[agents.main]\ntools = [\"memory\"]\n";
+    let daemon = start(&(telegram(&platform, "allow = [\"*\"]") + agent));
+    let mut number = 0;
+    let mut ask = |chat: i64, text: &str| {
+        number += 1;
+        let before = platform.texts("/sendMessage").len();
+        platform.update(said(number, chat, text));
+        eventually("an answer", || platform.texts("/sendMessage").len() > before);
+        platform.texts("/sendMessage").remove(before)
+    };
+    let kept = ask(42, r#"/tool memory_save {"content":"The code of the safe is 4711."}"#);
+    assert!(kept.contains("answered"), "{kept}");
+    let search = r#"/tool memory_search {"query":"what is the code of the safe"}"#;
+    let (own, others) = (ask(42, search), ask(43, search));
+    assert!(own.contains("4711"), "{own}");
+    assert!(!others.contains("4711"), "{others}");
+    let of_42 = "channel:telegram/main:telegram:main:42";
+    let (_, found, _) = daemon.run(&["memory", "search", "code of the safe", "--owner", of_42, "--json"]);
+    assert!(found.contains("4711"), "operators find it: {found}");
+}
+
+#[test]
 fn long_answers_are_split_and_a_platform_that_is_busy_is_waited_for() {
     let platform = Platform::start();
     let refusals = Mutex::new(2);
