@@ -9,7 +9,8 @@ use super::value::positive;
 /// `memory`
 #[derive(Args, Debug)]
 pub(crate) struct Memory {
-    /// Whose memories: the name of a credential, or `operators`
+    /// Whose memories: the name of a credential, `operators`, or a conversation over a channel such as
+    /// `channel:telegram/main:telegram:main:42`
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) owner: Option<String>,
     /// List those too whose place a newer one took
