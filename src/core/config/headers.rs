@@ -30,6 +30,9 @@ const RESERVED: [&str; 15] = [
     "upgrade",
 ];
 
+/// Headers that hold secrets.
+const SECRETS: [&str; 5] = ["authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"];
+
 /// The header that a format sends the key in; none for one without a network.
 pub(super) const fn key_header(format: Format) -> Option<&'static str> {
     match format {
@@ -62,9 +65,13 @@ pub(super) fn read(
             None => Ok(Some(Secret::new(text.value.as_str()))),
             Some(secret) => secret_named(secret, secrets).map(|secret| secret.map(|secret| secret.value)),
         };
+        let is_written = !text.value.starts_with(SECRET);
         let checked = value.and_then(|value| match value {
             _ if RESERVED.contains(&header) => Err(format!("clawmux sets {header} itself")),
             _ if taken == Some(header) => Err(format!("the key is sent in {header}: keep one of them")),
+            _ if is_written && SECRETS.contains(&header) => Err(format!(
+                "secrets are never written here: use \"{SECRET}NAME\" of a [secrets.NAME], or api_key_env"
+            )),
             _ if headers.contains_key(header) => Err("it is there twice".to_owned()),
             Some(value) if value.expose().trim().is_empty() => Err("it is empty".to_owned()),
             Some(value) if HeaderValue::from_str(value.expose()).is_err() => {

@@ -36,6 +36,9 @@ pub(super) const EMBEDDED_ADAPTERS: [&str; 3] = ["slack", "telegram", "webhook"]
 /// Those of them that an agent is offered where its `tools` are not written.
 pub const DEFAULT_TOOLS: [&str; 2] = ["echo", "clock"];
 
+/// Fewer tokens than this hold nothing beside a prompt.
+const CONTEXT_TOKENS_MIN: u64 = 200;
+
 /// What `memory.learn` may say.
 const LEARN_BY: [(&str, LearnBy); 4] =
     [("auto", LearnBy::Auto), ("off", LearnBy::Off), ("rules", LearnBy::Rules), ("model", LearnBy::Model)];
@@ -201,7 +204,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let mut section = root.section(r, "memory");
     let memory = Memory {
         episodic_turns: section.count(r, "episodic_turns", 5, 0..=1000),
-        context_tokens: section.count(r, "context_tokens", 5000, 1..=10_000_000),
+        context_tokens: section.count(r, "context_tokens", 5000, CONTEXT_TOKENS_MIN..=10_000_000),
         learn: section.choice(r, "learn", LearnBy::Auto, &LEARN_BY),
         learn_tokens: section.integer(r, "learn_tokens", 20_000, 0..=u64::MAX),
         learn_timeout: section.millis(r, "learn_timeout_ms", 60_000),

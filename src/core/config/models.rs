@@ -92,6 +92,7 @@ fn provider(
             s.texts(r, key, Some(&[]));
         }
         s.count(r, "max_concurrent", 0, 0..=CONCURRENT_MAX);
+        patience(&mut s, r, Provider::new(ProviderKind::OpenAi, "", None).patience);
         s.section(r, "headers").named_texts(r);
         s.finish(r);
         return None;
@@ -229,8 +230,16 @@ pub fn is_base_url(url: &str) -> bool {
         let authority = rest.split('/').next().unwrap_or_default();
         !authority.is_empty()
             && !authority.contains('@')
+            && has_good_port(authority)
             && rest.chars().all(|c| c.is_ascii_graphic() && !"?#\"<>\\^`{|}".contains(c))
     })
+}
+
+/// Whether what follows a host, if anything does, is a port.
+fn has_good_port(authority: &str) -> bool {
+    let behind = authority.rsplit_once(']').map_or(authority, |(_, behind)| behind);
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0) && !port.starts_with('+');
+    behind.split_once(':').is_none_or(|(_, port)| is_port(port))
 }
 
 /// Where the environment says that a kind's service is; none where it says nothing, or what is no URL, which
@@ -301,6 +310,7 @@ fn agent(
         let base_url = providers.get(&provider).map(|known| known.base_url.as_str()).unwrap_or_default();
         // Without a name it is the first that its server lists.
         let default = || kind.default_model(base_url).unwrap_or_default().to_owned();
+        meant_elsewhere(&model, &provider, kind, &s, r, providers);
         let model = if model.is_empty() { default() } else { model };
         models.push(ModelRef { provider, model });
     }
@@ -311,10 +321,18 @@ fn agent(
                     models.push(ModelRef { provider: provider.to_owned(), model: model.to_owned() });
                 }
             }
+            // Its own default.
+            None if providers.contains_key(&value) || ProviderKind::from_name(&value).is_some() => {
+                if let Some(kind) = known(&value, &origin, &s.name("fallback"), r, providers, secrets) {
+                    let base_url = providers.get(&value).map(|known| known.base_url.as_str()).unwrap_or_default();
+                    let model = kind.default_model(base_url).unwrap_or_default().to_owned();
+                    models.push(ModelRef { provider: value, model });
+                }
+            }
             _ => r.complain(
                 &origin,
                 format!(
-                    "{}: expected PROVIDER/MODEL such as \"openai/gpt-4o\", found {value:?}",
+                    "{}: expected PROVIDER/MODEL such as \"openai/gpt-4o\", or a provider with a default model, found {value:?}",
                     s.name("fallback")
                 ),
             ),
@@ -436,6 +454,28 @@ fn node_tool(
     None
 }
 
+/// Tells where a model's name begins with that of a provider, as it does elsewhere: `groq/llama-3` for an agent
+/// that is offline, `local/m` for one of `local`.
+fn meant_elsewhere(
+    model: &str,
+    provider: &str,
+    kind: ProviderKind,
+    s: &Section,
+    r: &mut Report,
+    providers: &Providers,
+) {
+    let Some((prefix, rest)) = model.split_once('/') else { return };
+    let at = s.origin("model");
+    let is_provider = providers.contains_key(prefix) || ProviderKind::from_name(prefix).is_some();
+    if kind == ProviderKind::Offline && is_provider && prefix != provider {
+        let instead = format!("for {rest:?} of {prefix:?} set provider = {prefix:?} and model = {rest:?}");
+        r.complain(&at, format!("{}: {model:?} is no model of {provider:?}; {instead}", s.name("model")));
+    } else if prefix == provider && kind != ProviderKind::OpenRouter {
+        let why = format!("{provider} is asked for a model named {model:?}; did you mean {rest:?}?");
+        r.warn(&at, format!("{}: {why}", s.name("model")));
+    }
+}
+
 /// A tool that no entry loads may still be loaded at run time, so it is only warned of.
 fn tool(text: At<String>, s: &Section, r: &mut Report, plugins: &[Plugin]) -> PluginName {
     if EMBEDDED_ADAPTERS.contains(&text.value.as_str())
@@ -451,16 +491,21 @@ fn tool(text: At<String>, s: &Section, r: &mut Report, plugins: &[Plugin]) -> Pl
             |group| format!("is granted by the name of its group, {:?}", group.name()),
         );
         r.complain(&text.origin, format!("{}: {:?} {hint}", s.name("tools"), text.value));
+        return PluginName::new(text.value);
     }
     let plugins = || plugins.iter().map(|plugin| plugin.name.as_str());
     let known = || EMBEDDED_PLUGINS.into_iter().chain(ToolGroup::ALL.map(ToolGroup::name)).chain(plugins());
     if !known().any(|name| name == text.value) {
+        let groups = || ToolGroup::ALL.map(ToolGroup::name).join(", ");
         let hint = nearest(&text.value, known()).map(|near| format!("; did you mean {near:?}?"));
         let message = format!(
             "{}: no plugin {:?} is configured{}",
             s.name("tools"),
             text.value,
-            hint.unwrap_or_else(|| ": it is offered once it is loaded".into())
+            hint.unwrap_or_else(|| format!(
+                ", and the groups of built-in tools are {}; it is offered once a plugin of that name is loaded",
+                groups()
+            ))
         );
         r.warn(&text.origin, message);
     }

@@ -553,6 +553,7 @@ fn headers_are_sent_besides_those_that_are_ours() {
             "providers.lab.headers.authorization: the key is sent in authorization",
         ),
         ("\"a b\" = \"x\"", "providers.lab.headers: \"a b\" is not the name of a header"),
+        ("Cookie = \"geheim\"", "providers.lab.headers.Cookie: secrets are never written here"),
         ("x = \"secret:teams\"", "there is no [secrets.teams], did you mean \"team\"?"),
         ("x = \"geheim\\n\"", "providers.lab.headers.x: it has characters that a header can't hold"),
         ("x = \"\"", "providers.lab.headers.x: it is empty"),
@@ -605,6 +606,61 @@ fn warnings_name_the_variable_that_is_not_set() {
     assert!(complaints[0].contains("the environment variable it names is not set"), "{complaints:?}");
     let complaints = toml("[auth.jwt]\nsecret_env = \"MY_SECRET\"").complaints();
     assert!(complaints[0].contains("the environment variable MY_SECRET is not set"), "{complaints:?}");
+}
+
+#[test]
+fn models_that_are_named_as_elsewhere_are_understood_or_said_to_be_elsewhere() {
+    let local = "[providers.local]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:8080\"\n[agents.main]\n";
+    let complaints = toml("[agents.main]\nmodel = \"groq/llama-3\"").complaints();
+    assert!(complaints[0].contains("set provider = \"groq\" and model = \"llama-3\""), "{complaints:?}");
+    let text = format!("{local}provider = \"local\"\nmodel = \"local/m\"");
+    let warnings = toml(&text).with(examine).warnings;
+    assert!(
+        warnings.iter().any(|warning| warning.to_string().contains("did you mean \"m\"?")),
+        "{warnings:?}"
+    );
+    let text = format!("{local}provider = \"offline\"\nfallback = [\"local\", \"nowhere\"]");
+    let complaints = toml(&text).complaints();
+    assert!(complaints.len() == 1 && complaints[0].contains("found \"nowhere\""), "{complaints:?}");
+    let config = toml(&text.replace(", \"nowhere\"", "")).config();
+    let models: Vec<_> =
+        config.agents[&AgentId::from("main")].models.iter().map(ToString::to_string).collect();
+    assert_eq!(models[1], "local", "its own default");
+}
+
+#[test]
+fn tools_that_are_not_there_are_named_with_what_there_is() {
+    for (tool, says) in [
+        ("ehco", "did you mean \"echo\"?"),
+        ("messages", "the groups of built-in tools are memory"),
+        ("job_add", "granted by the name of its group, \"jobs\""),
+    ] {
+        let examined = toml(&format!("[agents.main]\ntools = [\"{tool}\"]")).with(examine);
+        let said = examined.complaints.iter().chain(&examined.warnings);
+        let said: Vec<String> = said.map(ToString::to_string).collect();
+        assert!(said.len() == 1 && said[0].contains(says), "{tool}: {said:?}");
+    }
+}
+
+#[test]
+fn ports_of_base_urls_are_ports() {
+    use super::models::is_base_url;
+    for good in
+        ["http://h", "http://h:1", "https://[::1]:65535/v1", "http://[::1]/v1", "http://127.0.0.1:80/v1"]
+    {
+        assert!(is_base_url(good), "{good}");
+    }
+    for bad in [
+        "http://h:",
+        "http://h:0",
+        "http://h:x",
+        "http://127.0.0.1:29104x",
+        "http://h:65536",
+        "http://h:+80",
+        "http://::1:80",
+    ] {
+        assert!(!is_base_url(bad), "{bad}");
+    }
 }
 
 #[test]

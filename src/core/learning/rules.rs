@@ -231,7 +231,13 @@ fn sentences(prompt: &str) -> impl Iterator<Item = String> {
 /// Whether a dot after this belongs to a shortened word: `St. Gallen`, `Dr. Okafor`.
 fn is_short(before: &str) -> bool {
     let word = before.rsplit(' ').next().unwrap_or_default();
-    ["St", "Dr", "Mr", "Mrs", "Ms", "Prof", "No"].contains(&word) || word.chars().count() == 1
+    ["St", "Dr", "Mr", "Mrs", "Ms", "Prof", "No"].contains(&word) || is_initial(word)
+}
+
+/// Whether a word is one letter, as in `Ada K. Lovelace`.
+fn is_initial(word: &str) -> bool {
+    let mut chars = word.chars();
+    chars.next().is_some_and(char::is_alphabetic) && chars.next().is_none()
 }
 
 /// A sentence apart at commas and "and"s behind which another clause begins.
@@ -293,7 +299,7 @@ fn said(clause: &str) -> Option<Fact> {
         }
         return fact(USER, predicate, object(rest, *words_max)?);
     }
-    favourite(clause).or_else(|| kin(clause)).or_else(|| called(clause))
+    favourite(clause).or_else(|| kin(clause)).or_else(|| owned(clause)).or_else(|| called(clause))
 }
 
 /// "my favourite colour is blue"
@@ -312,6 +318,14 @@ fn kin(clause: &str) -> Option<Fact> {
     let is_name = name.starts_with(char::is_uppercase) && name.split_whitespace().count() <= 2;
     let known = KIN.contains(&who.to_ascii_lowercase().as_str()) && is_name;
     known.then(|| fact(&format!("{USER}'s {who}"), "name", object(name, NAME)?)).flatten()
+}
+
+/// "I have a dog called Rex"
+fn owned(clause: &str) -> Option<Fact> {
+    let thing = after(clause, "i have a ").or_else(|| after(clause, "i have an "))?;
+    let (thing, name) = [" called ", " named "].iter().find_map(|between| thing.split_once(between))?;
+    let is_short = (1..=NAME).contains(&thing.split_whitespace().count());
+    is_short.then(|| fact(&format!("{USER}'s {thing}"), "name", object(name, NAME)?)).flatten()
 }
 
 /// "my cat is called Miu", "the backup server is named Atlas"
@@ -398,6 +412,8 @@ mod tests {
             ("I don't like coffee anymore, but I love tea", &["user dislikes coffee", "user likes tea"]),
             ("I'm allergic to walnuts", &["user allergic_to walnuts"]),
             ("my wife is Helena", &["user's wife name Helena"]),
+            ("I have an old dog called Rex.", &["user's old dog name Rex"]),
+            ("My birthday is May 5. I'm 34.", &["user born_on May 5"]),
             ("Our dog's name is Rex", &["user's dog name Rex"]),
             ("The backup server is named Atlas.", &["backup server name Atlas"]),
             ("My favorite colour is blue", &["user favourite_colour blue"]),

@@ -128,9 +128,12 @@ impl Fact {
             Some(rest) if rest.starts_with("'s ") => format!("The user{rest}"),
             _ => self.subject.clone(),
         };
-        let known = known(&self.predicate).map(|known| known.words.to_owned());
-        let predicate = known.unwrap_or_else(|| self.predicate.replace('_', " "));
+        let plain = self.predicate.replace('_', " ");
         let end = if self.object.ends_with(['.', '!', '?', '…', '。']) { "" } else { "." };
+        if SINGLE_BEGINNINGS.iter().any(|beginning| self.predicate.starts_with(beginning)) {
+            return format!("{subject}'s {plain} is {}{end}", self.object);
+        }
+        let predicate = known(&self.predicate).map_or(&*plain, |known| known.words);
         format!("{subject} {predicate} {}{end}", self.object)
     }
 
@@ -235,6 +238,13 @@ mod tests {
             ("The user", "Resides in", "Lisbon", "lives_in", "The user lives in Lisbon."),
             ("user", "is called", "Ada", "name", "The user is called Ada."),
             ("user's cat", "named", "Miu", "name", "The user's cat is called Miu."),
+            (
+                "user",
+                "favourite_colour",
+                "green",
+                "favourite_colour",
+                "The user's favourite colour is green.",
+            ),
             ("Miu", "Eats  mostly", "raw\nsalmon", "eats_mostly", "Miu eats mostly raw salmon."),
             ("I", "decision", "to ship it!", "decided", "The user decided to ship it!"),
         ] {
