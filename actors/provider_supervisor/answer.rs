@@ -54,6 +54,11 @@ const BATCH_BYTES_MAX: usize = 64 * 1024;
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 const ANSWER_CALLS_MAX: usize = 128;
 
+/// How much a model writes for each token it may, on average at most, and so much more of it, in bytes: what goes
+/// beyond that does not keep to `max_tokens`, and is cut. Words of languages have 2 to 5 bytes a token.
+const TOKEN_BYTES_MAX: usize = 8;
+const OVERRUN_BYTES_MAX: usize = 16 * 1024;
+
 /// How long a complete answer's connection may take to end its body, and how much may come, so that
 /// it can be used again.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -100,6 +105,10 @@ pub(super) struct Answer {
     /// How much was handed on.
     said_bytes: usize,
     said_calls: usize,
+    /// How much text and thoughts were read, in bytes; and whether that is more than a model writes that keeps to
+    /// its bound.
+    said_text: usize,
+    runs_on: bool,
     held: Held,
 }
 
@@ -155,6 +164,8 @@ impl Answer {
             answered: false,
             said_bytes: 0,
             said_calls: 0,
+            said_text: 0,
+            runs_on: false,
             held,
         };
         if let Some(first) = answer.candidates.pop_front() {
@@ -189,7 +200,7 @@ impl Answer {
         }
         self.standing.asked(clock::now(), &candidate);
         self.since = Instant::now();
-        let decoder = Decoder::new(endpoint.kind, &endpoint.name);
+        let decoder = endpoint.decoder();
         self.phase = if decoder.is_some() {
             let name = endpoint.name.clone();
             let head = client::call(Arc::clone(endpoint), body.clone(), self.deadlines).boxed_local();
@@ -412,10 +423,11 @@ impl Answer {
         });
         // No output of the model, but kept like it.
         self.said_bytes = self.said_bytes.saturating_add(bytes).saturating_add(proofs.sum());
+        let runs_on = self.runs_on;
         self.held.charge(|charge| {
             charge.add(bytes as u64, wire);
             if let Some(Delta::Finished { usage, .. }) = deltas.last_mut() {
-                *usage = Some(charge.finish(*usage));
+                *usage = Some(if runs_on { charge.cut() } else { charge.finish(*usage) });
             }
         });
     }
@@ -550,6 +562,21 @@ impl Answer {
                 Poll::Pending => break true,
             }
         };
+        let texts = deltas.iter().map(|delta| match delta {
+            Delta::Text(text) | Delta::Thinking(text) => text.len(),
+            _ => 0,
+        });
+        self.said_text = self.said_text.saturating_add(texts.sum());
+        let most = TOKEN_BYTES_MAX.saturating_mul(self.request.max_tokens as usize) + OVERRUN_BYTES_MAX;
+        if self.said_text.saturating_add(decoder.written()) > most
+            && !decoder.is_finished()
+            && self.failed.is_none()
+        {
+            let tokens = self.request.max_tokens;
+            tracing::warn!(provider = %name, tokens, "the model goes on beyond what it may say: its answer is cut");
+            self.runs_on = true;
+            deltas.push(Delta::Finished { stop: Stop::MaxTokens, usage: None });
+        }
         let wire = decoder.usage();
         let heard = decoder.events() > events;
         if decoder.is_finished()

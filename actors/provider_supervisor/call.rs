@@ -14,7 +14,7 @@ use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::Notice;
 use clawmux_core::provider::proxy::Proxy;
-use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
+use clawmux_core::provider::{ChatRequest, Decoder, HttpRequest, ProviderKind};
 use rustls::ClientConfig;
 
 use super::default_model::Chosen;
@@ -165,6 +165,19 @@ impl Endpoint {
     /// What of its requests nobody is told, should the provider repeat it.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
         self.key.iter().chain(&self.hidden)
+    }
+
+    /// An error without what nobody is told.
+    pub(super) fn hide(&self, mut error: Error) -> Error {
+        for secret in self.secrets().map(Secret::expose).filter(|secret| !secret.is_empty()) {
+            error.message = error.message.replace(secret, "[secret]");
+        }
+        error
+    }
+
+    /// Who reads an answer of it; none where it has no network.
+    pub(super) fn decoder(&self) -> Option<Decoder> {
+        Some(Decoder::new(self.kind, &self.name)?.hiding(self.secrets().cloned().collect()))
     }
 }
 

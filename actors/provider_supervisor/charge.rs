@@ -64,6 +64,8 @@ struct Attempt {
     output_bytes: u64,
     /// Whether the wire's figures are final.
     finished: bool,
+    /// Whether the wire said what can't be.
+    disbelieved: bool,
 }
 
 impl Charge {
@@ -119,7 +121,8 @@ impl Charge {
         let model = candidate.model_ref();
         self.payer.meters.asked(&model.provider);
         let price = candidate.facts.price;
-        self.attempt = Some(Attempt { model, price, wire: None, output_bytes: 0, finished: false });
+        self.attempt =
+            Some(Attempt { model, price, wire: None, output_bytes: 0, finished: false, disbelieved: false });
         Ok(())
     }
 
@@ -144,16 +147,21 @@ impl Charge {
     pub(super) fn add(&mut self, output_bytes: u64, wire: Option<Usage>) {
         if let Some(attempt) = &mut self.attempt {
             attempt.output_bytes += output_bytes;
-            attempt.wire = wire.or(attempt.wire);
+            attempt.hear(wire, self.size);
         }
     }
 
     /// The answer is complete. Gives what it cost: estimated where the wire does not say.
     pub(super) fn finish(&mut self, wire: Option<Usage>) -> Usage {
         let Some(attempt) = &mut self.attempt else { return Usage::default() };
-        attempt.wire = wire.or(attempt.wire);
+        attempt.hear(wire, self.size);
         attempt.finished = true;
         attempt.usage(self.size.input)
+    }
+
+    /// The answer is over because it was cut. Gives what it cost: no less than what was streamed.
+    pub(super) fn cut(&self) -> Usage {
+        self.attempt.as_ref().map(|attempt| attempt.usage(self.size.input)).unwrap_or_default()
     }
 
     /// What it would be settled with now.
@@ -205,7 +213,28 @@ impl Payer {
     }
 }
 
+/// How many times more than was estimated or asked for a provider may count, and so many tokens more, to be
+/// believed: of pictures and of other tokenizers it counts more than is estimated.
+const BELIEVED_TIMES: u64 = 10;
+const BELIEVED_MORE: u64 = 100_000;
+
 impl Attempt {
+    /// The wire says this. What can't be is not believed: it would close a budget for a month.
+    fn hear(&mut self, wire: Option<Usage>, size: CallSize) {
+        let Some(wire) = wire else { return };
+        let most = |of: u64| of.saturating_mul(BELIEVED_TIMES).saturating_add(BELIEVED_MORE);
+        let input = wire.input_tokens;
+        if input <= most(size.input) && wire.output_tokens <= most(size.output_max.into()) {
+            self.wire = Some(wire);
+        } else if !self.disbelieved {
+            self.disbelieved = true;
+            tracing::warn!(
+                model = %self.model, input, output = wire.output_tokens, sent = size.input, "the provider's count is \
+                 not believed: what is estimated counts"
+            );
+        }
+    }
+
     fn usage(&self, input_estimate: u64) -> Usage {
         let streamed = estimate_tokens(self.output_bytes);
         match self.wire {

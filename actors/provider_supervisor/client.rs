@@ -24,7 +24,7 @@ use clawmux_core::access::Secret;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::provider::fault::{Fault, retry_after};
 use clawmux_core::provider::proxy::Proxy;
-use clawmux_core::provider::{http_error, misdirected, not_a_stream};
+use clawmux_core::provider::{http_error, misdirected, not_a_stream, quote};
 use futures::StreamExt as _;
 use futures::stream::LocalBoxStream;
 use rustls::ClientConfig;
@@ -88,7 +88,7 @@ pub(super) async fn call(
     let status = response.status();
     if let Some(target) = header(response.headers(), &LOCATION).filter(|_| status.is_redirection()) {
         return Err(Failure {
-            error: misdirected(&endpoint.name, status.as_u16(), &http.url, target),
+            error: endpoint.hide(misdirected(&endpoint.name, status.as_u16(), &http.url, target)),
             fault: Fault::Misconfigured,
             billed: false,
         });
@@ -108,7 +108,7 @@ pub(super) async fn call(
         (!kind.eq_ignore_ascii_case(expected)).then(|| value.to_owned())
     };
     if let Some(encoding) = other_than(&CONTENT_ENCODING, "identity") {
-        let encoding: String = encoding.chars().take(100).collect();
+        let encoding = quote(&encoding, endpoint.secrets());
         let message =
             format!("{} answered with content-encoding {encoding}, which it was asked not to", endpoint.name);
         return Err(Failure {

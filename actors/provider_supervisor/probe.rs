@@ -13,9 +13,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::fault::Fault;
-use clawmux_core::provider::{
-    ChatMessage, ChatRequest, Decoder, Delta, address, encode, http_error, listing,
-};
+use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, address, encode, http_error, listing};
 use futures::StreamExt as _;
 use tokio::time::timeout;
 
@@ -149,7 +147,7 @@ async fn list_facts(endpoint: &Endpoint, within: Duration) -> Result<Vec<(String
     let body = body.map_err(|why| {
         failed(ErrorCode::Provider.error(format!("{name}: its list of models: {why}")), Fault::Cut)
     })?;
-    listing::read_facts(name, &body).map_err(|error| failed(error, Fault::Misconfigured))
+    listing::read_facts(name, &body).map_err(|error| failed(endpoint.hide(error), Fault::Misconfigured))
 }
 
 /// Has a model answer one prompt, and gives the beginning of what it says. It may be empty: some think for
@@ -165,7 +163,7 @@ pub async fn prompt(
     within: Duration,
 ) -> Result<String, Error> {
     let endpoint = Arc::new(Endpoint::new(name, provider)?);
-    let Some(mut decoder) = Decoder::new(endpoint.kind, name) else { return Ok(String::new()) };
+    let Some(mut decoder) = endpoint.decoder() else { return Ok(String::new()) };
     let request = ChatRequest {
         model: model.to_owned(),
         system: String::new(),

@@ -23,7 +23,7 @@ use clawmux_core::access::Secret;
 use clawmux_core::config::{self, Config};
 use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{Owner, SessionKey};
+use clawmux_core::ids::{AgentId, Owner, SessionKey};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::budget::{Budget, Budgets, Caps, Period};
 use clawmux_core::provider::model::ModelRef;
@@ -622,13 +622,78 @@ async fn an_answer_without_end_is_ended() {
     for kind in WIRE {
         let upstream = Upstream::start();
         upstream.then(Turn::Say(vec!["x".repeat(1 << 20); 64]));
-        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
-        let (deltas, result) = ask(&supervisor, "hi").await;
+        let mut much = config(&[("p", kind, upstream.base_url())]);
+        much.agents.get_mut(&AgentId::from("main")).unwrap().max_tokens = u32::MAX;
+        let (supervisor, _records) = start(much, Deadlines::default());
+        let mut asked = chat("hi");
+        asked.request.max_tokens = 4 << 20;
+        let (deltas, result) = read(supervisor.send(asked).await.unwrap().unwrap()).await;
         let error = result.expect_err("it is ended");
         assert!(error.message.contains("more than 16777216 bytes"), "{kind:?}: {error}");
         let bytes = text(&deltas).len();
         assert!((16 << 20..24 << 20).contains(&bytes), "{kind:?}: {bytes} bytes were read");
         all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn an_answer_that_does_not_keep_to_its_bound_is_cut_and_counted() {
+    for kind in WIRE {
+        let upstream = Upstream::start();
+        let (supervisor, mut records) =
+            start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        let long = vec!["x".repeat(1000); 1000];
+        let arguments = format!("{{\"x\":\"{}\"}}", "x".repeat(1_000_000));
+        for turn in [Turn::Say(long), Turn::Call("I call.".into(), vec![("echo".into(), arguments)])] {
+            upstream.then(turn);
+            let (deltas, result) = ask(&supervisor, "hi").await;
+            assert_eq!(result, Ok(()), "{kind}");
+            assert!(matches!(deltas.last(), Some(Delta::Finished { stop: Stop::MaxTokens, .. })), "{kind}");
+            assert!(deltas.iter().any(|delta| matches!(delta, Delta::Notice(_))), "{kind}: it is told");
+            assert!(!deltas.iter().any(|delta| matches!(delta, Delta::ToolCall(_))), "{kind}");
+            let said = text(&deltas).len();
+            assert!(said < 100_000, "{kind}: {said} bytes were taken");
+            let spent = records.recv().await.unwrap().usage;
+            assert!(spent.output_tokens >= said as u64 / 4, "{kind}: {spent:?} for {said} bytes");
+        }
+        assert_eq!(ask(&supervisor, "hi").await.1, Ok(()));
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn what_a_provider_repeats_of_the_key_within_its_answer_is_not_told() {
+    for kind in WIRE {
+        for text in [
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"oops key-of-p\"}}\n\n",
+            "event: error\ndata: {\"type\":\"error\",\"message\":\"oops key-of-p\",\"error\":\"key-of-p\"}\n\n",
+            "data: {\"choices\":\"key-of-p\",\"type\":[\"key-of-p\"],\"k\":\"key-of-p\"}\n\n",
+            "data: key-of-p\n\n",
+        ] {
+            let (base_url, _ended) = endless(text, Duration::from_millis(20));
+            let (supervisor, _records) = start(config(&[("p", kind, base_url)]), Deadlines::default());
+            let error = ask(&supervisor, "hi").await.1.unwrap_err();
+            assert!(error.message.contains("[secret]"), "{kind} {text}: {error}");
+            let state = observed(&supervisor).await.to_string();
+            assert!(!error.message.contains("key-of-p") && !state.contains("key-of-p"), "{error}; {state}");
+        }
+    }
+}
+
+#[actix::test]
+async fn a_count_that_can_not_be_is_not_believed() {
+    for usage in ["18446744073709551615", "1e300", "-5", "\"many\""] {
+        let text = format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"hello\"}},\"finish_reason\":\"stop\"}}],\
+             \"usage\":{{\"prompt_tokens\":{usage},\"completion_tokens\":{usage}}}}}\n\ndata: [DONE]\n\n"
+        );
+        let (base_url, _ended) = endless(text.leak(), Duration::from_millis(20));
+        let (supervisor, mut records) =
+            start(config(&[("p", ProviderKind::OpenAi, base_url)]), Deadlines::default());
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((self::text(&deltas).as_str(), result), ("hello", Ok(())), "{usage}");
+        let spent = records.recv().await.unwrap().usage;
+        assert!((1..1000).contains(&spent.total()), "{usage}: {spent:?}");
     }
 }
 

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use super::decoder::Progress;
 use super::failure::Failure;
-use super::json::Text;
+use super::json::{Text, if_readable};
 use super::sse::Event;
 use super::{
     ANSWER_TOKENS_MIN, Base64, ChatMessage, ChatRequest, Delta, Part, Stop, parts, thinking_tokens, version,
@@ -334,6 +334,7 @@ struct Wire<'a> {
     #[serde(borrow)]
     content_block: Option<WireBlock<'a>>,
     message: Option<WireMessage>,
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<WireUsage>,
     error: Option<Failure>,
 }
@@ -374,6 +375,7 @@ struct WireBlock<'a> {
 
 #[derive(Deserialize)]
 struct WireMessage {
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<WireUsage>,
 }
 
@@ -517,7 +519,7 @@ impl Answer {
         &mut self,
         wire: Wire<'_>,
         deltas: &mut Vec<Delta>,
-        progress: &Progress,
+        progress: &mut Progress,
     ) -> Result<(), Error> {
         let Some(delta) = wire.delta else { return Ok(()) };
         push_text(delta.text, deltas);
@@ -530,7 +532,7 @@ impl Answer {
         if let Some(part) = delta.partial_json
             && let Some(call) = self.calls.iter_mut().find(|call| call.index == wire.index)
         {
-            super::append(&mut call.written, &part.0, &progress.provider)?;
+            progress.append(&mut call.written, &part.0)?;
         }
         Ok(())
     }

@@ -8,8 +8,9 @@ use super::failure::Failure;
 use super::fault::Fault;
 use super::format::Format;
 use super::kind::ProviderKind;
-use super::sse::{Event, Parser};
+use super::sse::{EVENT_BYTES_MAX, Event, Parser};
 use super::{Delta, anthropic, cut, garbage, openai, reported, responses};
+use crate::access::Secret;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::provider::usage::Usage;
 
@@ -46,6 +47,10 @@ pub(super) struct Progress {
     unreadable: bool,
     /// What is wrong, where the provider has said so.
     reported: Option<Fault>,
+    /// How much of tool calls' inputs was written, in bytes.
+    written: usize,
+    /// What nobody is told, should the provider repeat it.
+    hidden: Vec<Secret>,
 }
 
 impl Progress {
@@ -53,16 +58,28 @@ impl Progress {
     pub(super) fn read<'a, W: Deserialize<'a>>(&mut self, event: &'a Event<'_>) -> Result<W, Error> {
         let wire = serde_json::from_str(&event.data).map_err(|why| {
             self.unreadable = true;
-            garbage(&self.provider, &event.data, &why)
+            garbage(&self.provider, &event.data, &why, &self.hidden)
         })?;
         self.events += 1;
         Ok(wire)
     }
 
+    /// Adds a piece of a tool call's input to what is written of it.
+    pub(super) fn append(&mut self, written: &mut String, part: &str) -> Result<(), Error> {
+        if written.len() + part.len() > EVENT_BYTES_MAX {
+            let provider = &self.provider;
+            return Err(ErrorCode::Provider
+                .error(format!("{provider} wrote a tool call larger than {EVENT_BYTES_MAX} bytes")));
+        }
+        written.push_str(part);
+        self.written = self.written.saturating_add(part.len());
+        Ok(())
+    }
+
     /// The error of a failure that the provider reports within its stream.
     pub(super) fn reported(&mut self, failure: &Failure) -> Error {
         self.reported = Some(failure.fault().unwrap_or(Fault::Server));
-        reported(&self.provider, failure)
+        reported(&self.provider, failure, &self.hidden)
     }
 }
 
@@ -82,8 +99,17 @@ impl Decoder {
             events: 0,
             unreadable: false,
             reported: None,
+            written: 0,
+            hidden: Vec::new(),
         };
         Some(Self { parser: Parser::default(), bytes: 0, progress, answer })
+    }
+
+    /// The same with secrets that no error is to tell, should the provider repeat them.
+    #[must_use]
+    pub fn hiding(mut self, secrets: Vec<Secret>) -> Self {
+        self.progress.hidden = secrets;
+        self
     }
 
     /// Takes the next bytes, split anywhere, and adds what they complete to `deltas`. What was added
@@ -129,6 +155,11 @@ impl Decoder {
     /// How many events could be read so far. Only those tell that the provider is at work.
     pub fn events(&self) -> u64 {
         self.progress.events
+    }
+
+    /// How much was written of the inputs of tool calls, in bytes, of those too that are not complete.
+    pub fn written(&self) -> usize {
+        self.progress.written
     }
 
     /// Whether the end marker was seen. What follows it is of no interest.

@@ -232,7 +232,7 @@ pub fn http_error<'a>(
 }
 
 /// `text` on one line, bounded, without the secrets.
-pub(super) fn quote<'a>(text: &str, secrets: impl IntoIterator<Item = &'a Secret>) -> String {
+pub fn quote<'a>(text: &str, secrets: impl IntoIterator<Item = &'a Secret>) -> String {
     let mut line = String::with_capacity(text.len().min(4 * QUOTE_CHARS_MAX));
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
         if !line.is_empty() {

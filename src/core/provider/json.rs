@@ -4,7 +4,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+/// What can be read of it; none where it is something else, such as a figure that is none. For what an answer is good
+/// without.
+pub(super) fn if_readable<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    Ok(T::deserialize(serde_json::Value::deserialize(deserializer)?).ok())
+}
 
 /// Text that is borrowed from the input wherever it holds no escape. (Within an `Option`, a plain `Cow`
 /// would always be a copy.)

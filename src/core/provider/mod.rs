@@ -47,7 +47,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 pub use decoder::Decoder;
-pub use failure::http_error;
+pub use failure::{http_error, quote};
 pub use kind::ProviderKind;
 pub use misfit::{misdirected, not_a_stream};
 
@@ -55,7 +55,7 @@ use crate::access::Secret;
 use crate::error::{Error, ErrorCode};
 use crate::prompt::attachment::{Attachment, ImageType, Kind};
 use crate::prompt::thinking::Thinking;
-use crate::provider::failure::{Failure, quote};
+use crate::provider::failure::Failure;
 use crate::provider::format::Format;
 use crate::provider::notice::Notice;
 use crate::provider::thought::SignatureData;
@@ -313,8 +313,8 @@ pub fn encode(kind: ProviderKind, base_url: &str, request: &ChatRequest) -> Vec<
 }
 
 /// A failure the provider reported within its stream.
-fn reported(provider: &str, failure: &Failure) -> Error {
-    let said = quote(&failure.to_string(), None);
+fn reported(provider: &str, failure: &Failure, hidden: &[Secret]) -> Error {
+    let said = quote(&failure.to_string(), hidden);
     ErrorCode::Provider.error(format!("{provider} reported within its answer: {said}"))
 }
 
@@ -327,19 +327,9 @@ fn cut(provider: &str, events: u64) -> Error {
 }
 
 /// An event that is not what the format says.
-fn garbage(provider: &str, data: &str, why: &serde_json::Error) -> Error {
-    let said = quote(data, None);
+fn garbage(provider: &str, data: &str, why: &serde_json::Error, hidden: &[Secret]) -> Error {
+    let (said, why) = (quote(data, hidden), quote(&why.to_string(), hidden));
     ErrorCode::Provider.error(format!("{provider} sent an event that can't be read ({why}): {said}"))
-}
-
-/// Adds a piece of a tool call's input to what is written of it.
-fn append(written: &mut String, part: &str, provider: &str) -> Result<(), Error> {
-    if written.len() + part.len() > sse::EVENT_BYTES_MAX {
-        return Err(ErrorCode::Provider
-            .error(format!("{provider} wrote a tool call larger than {} bytes", sse::EVENT_BYTES_MAX)));
-    }
-    written.push_str(part);
-    Ok(())
 }
 
 /// A tool call's input from the text the model wrote; nothing written means no arguments.

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::decoder::Progress;
 use super::failure::Failure;
-use super::json::{First, Text};
+use super::json::{First, Text, if_readable};
 use super::quirks::{Effort, LengthField, Quirks};
 use super::sse::Event;
 use super::{Base64, ChatMessage, ChatRequest, Delta, Part, Stop, parts, version};
@@ -333,6 +333,7 @@ fn groq_effort(model: &str, thinking: Thinking) -> Option<&'static str> {
 struct Wire<'a> {
     #[serde(borrow, default)]
     choices: First<Choice<'a>>,
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<WireUsage>,
     error: Option<Failure>,
     /// Of an error without its envelope: `error`, with the words beside it.
@@ -565,7 +566,7 @@ impl Answer {
         Ok(())
     }
 
-    fn add(&mut self, fragment: Fragment<'_>, progress: &Progress) -> Result<(), Error> {
+    fn add(&mut self, fragment: Fragment<'_>, progress: &mut Progress) -> Result<(), Error> {
         let id = fragment.id.map_or(Cow::Borrowed(""), |id| id.0);
         let function = fragment.function.unwrap_or_default();
         // The last call of this index; without an index the last call. Another id is another call.
@@ -604,7 +605,7 @@ impl Answer {
             call.signature = Some(signature.0.into_owned());
         }
         match function.arguments {
-            Some(part) => super::append(&mut call.arguments, &part.0, &progress.provider),
+            Some(part) => progress.append(&mut call.arguments, &part.0),
             None => Ok(()),
         }
     }

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::decoder::Progress;
 use super::failure::Failure;
-use super::json::Text;
+use super::json::{Text, if_readable};
 use super::openai::{DataUrl, effort};
 use super::sse::Event;
 use super::{ChatMessage, ChatRequest, Delta, Part, Stop, parts, version};
@@ -260,6 +260,7 @@ struct WirePart<'a> {
 
 #[derive(Deserialize)]
 struct WireResponse {
+    #[serde(default, deserialize_with = "if_readable")]
     usage: Option<WireUsage>,
     error: Option<Failure>,
     incomplete_details: Option<Incomplete>,
@@ -339,7 +340,7 @@ impl Answer {
                 if let Some(call) = self.calls.iter_mut().find(|call| call.index == wire.output_index)
                     && let Some(part) = wire.delta
                 {
-                    super::append(&mut call.arguments, &part.0, &progress.provider)?;
+                    progress.append(&mut call.arguments, &part.0)?;
                 }
             }
             "response.function_call_arguments.done" => {
