@@ -1,17 +1,21 @@
 //! Checks what could keep a daemon from starting, besides errors in the files of the configuration. Changes
 //! nothing.
 
+use std::io::ErrorKind;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
 use clawmux_actors::host::bound::socket_path;
 use clawmux_actors::host::group::Group;
+use clawmux_actors::host::regular_file;
 use clawmux_actors::plugin;
 use clawmux_actors::sandbox::cache::Cache;
 use clawmux_actors::sandbox::compiler::Compiler;
 use clawmux_actors::sandbox::source;
+use clawmux_actors::session::SOUL_BYTES_MAX;
 use clawmux_actors::skills;
-use clawmux_core::config::Config;
+use clawmux_core::config::{Agent, Config};
+use clawmux_core::provider::estimate_tokens;
 use clawmux_core::skill::AgentSkills;
 
 use crate::{home, logging};
@@ -51,6 +55,25 @@ pub(crate) fn plugins(config: &Config, home: &Path) -> Vec<String> {
         .collect()
 }
 
+/// What is wrong with an agent's soul.
+fn soul(agent: &Agent, context_tokens: usize) -> Option<String> {
+    let said = match regular_file::read_text(&agent.soul, SOUL_BYTES_MAX) {
+        Ok(text) => {
+            let tokens = estimate_tokens(text.trim().len() as u64);
+            let is_long = tokens > context_tokens as u64 / 2;
+            is_long.then(|| {
+                format!(
+                    "has about {tokens} tokens of the {context_tokens} that memory.context_tokens lets the model see: \
+                     little is left for the conversation, and what is beyond them is cut"
+                )
+            })?
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        Err(error) => format!("can't be read: {error}"),
+    };
+    Some(format!("agents.{}.soul: {} {said}", agent.id, agent.soul.display()))
+}
+
 /// Checks the configuration against the file system: first complaints, then warnings.
 pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
     let (mut complaints, mut warnings) = (Vec::new(), Vec::new());
@@ -72,6 +95,7 @@ pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
             complaints.push(format!("agents.{}.soul: {} is not a file", agent.id, agent.soul.display()));
             continue;
         }
+        warnings.extend(soul(agent, config.memory.context_tokens));
         // Nobody has to have a SOUL.md; who names another file means one.
         if !agent.soul.is_file() && !agent.soul.ends_with("SOUL.md") {
             warnings.push(format!("agents.{}.soul: {} is not there", agent.id, agent.soul.display()));
@@ -86,4 +110,34 @@ pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
         config.agents.values().map(|agent| agent.skills(config.memory.context_tokens)).collect();
     warnings.extend(skills::list(&skills).complaints());
     (complaints, warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use clawmux_core::config::Config;
+
+    use super::soul;
+
+    #[test]
+    fn souls_that_are_no_text_or_leave_no_room_are_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::default();
+        let mut agent = config.agents.values().next().expect("there is a main agent").clone();
+        agent.soul = folder.path().join("SOUL.md");
+        assert_eq!(soul(&agent, 5000), None, "nobody has to have one");
+        for (bytes, says) in [
+            (b"Be kind.".to_vec(), None),
+            (vec![b'x'; 30_000], Some("has about 7500 tokens of the 5000")),
+            (vec![0xff, 0xfe], Some("it is not UTF-8 text")),
+            (vec![b'x'; 2 << 20], Some("can't be read")),
+        ] {
+            std::fs::write(&agent.soul, bytes).unwrap();
+            let said = soul(&agent, 5000);
+            assert!(
+                said.is_some() == says.is_some()
+                    && said.as_deref().unwrap_or_default().contains(says.unwrap_or_default()),
+                "{said:?}, not {says:?}"
+            );
+        }
+    }
 }

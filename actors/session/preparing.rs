@@ -44,9 +44,6 @@ type Memories = Vec<String>;
 impl Session {
     /// Sees to what the model is shown, then has it asked.
     pub(super) fn prepare(&mut self, run: RunId, ctx: &mut Context<Self>) {
-        if !self.profile.soul.is_due() {
-            return self.make_room(run, ctx);
-        }
         let (soul, of) = (self.profile.soul.clone(), run.clone());
         let looked = tokio::time::timeout(SOUL_TIMEOUT, tokio::task::spawn_blocking(move || soul.look()));
         let looked = looked.into_actor(self).map(move |looked, session, ctx| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::swappable::Swappable;
@@ -14,9 +14,6 @@ use crate::host::regular_file;
 
 /// The longest soul, in bytes.
 pub const SOUL_BYTES_MAX: u64 = 1 << 20;
-
-/// How often its file is looked at, at most.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// An agent's soul, shared by its sessions.
 #[derive(Debug)]
@@ -30,7 +27,6 @@ struct Known {
     text: Arc<str>,
     /// Of the file, as it was read; none where there was none.
     facts: Option<(SystemTime, u64)>,
-    looked: Instant,
 }
 
 impl Soul {
@@ -41,7 +37,7 @@ impl Soul {
     pub fn read(file: &Path) -> Result<Self, Error> {
         // Before it is read: what is written after that is noticed.
         let facts = facts(file);
-        let known = Known { text: text(file)?.into(), facts, looked: Instant::now() };
+        let known = Known { text: text(file)?.into(), facts };
         Ok(Self { file: file.to_owned(), known: Swappable::new(known) })
     }
 
@@ -50,25 +46,21 @@ impl Soul {
         self.known.get().text.clone()
     }
 
-    /// Whether it is time to look at its file again.
-    pub fn is_due(&self) -> bool {
-        self.known.get().looked.elapsed() >= LOOK
-    }
-
     /// Looks at its file, and reads it where it was changed. One that can't be read leaves it as it was, with a word
     /// in the log. Blocks.
     pub fn look(&self) {
         let (facts, before) = (facts(&self.file), self.known.get());
-        let mut known = Known { facts, looked: Instant::now(), ..(*before).clone() };
-        if facts != before.facts {
-            match text(&self.file) {
-                Ok(text) if *text == *before.text => {}
-                Ok(text) => {
-                    tracing::info!(file = %self.file.display(), bytes = text.len(), "the soul was changed");
-                    known.text = text.into();
-                }
-                Err(error) => tracing::warn!(%error, "the soul stays as it was"),
+        if facts == before.facts {
+            return;
+        }
+        let mut known = Known { facts, ..(*before).clone() };
+        match text(&self.file) {
+            Ok(text) if *text == *before.text => {}
+            Ok(text) => {
+                tracing::info!(file = %self.file.display(), bytes = text.len(), "the soul was changed");
+                known.text = text.into();
             }
+            Err(error) => tracing::warn!(%error, "the soul stays as it was"),
         }
         self.known.set(known);
     }
@@ -108,6 +100,5 @@ mod tests {
         fs::remove_file(&file).unwrap();
         soul.look();
         assert_eq!(&*soul.text(), "");
-        assert!(!soul.is_due(), "it was looked at just now");
     }
 }

@@ -335,7 +335,13 @@ impl Session {
     /// do something about most causes.
     fn unheard(&mut self, run: &RunId, step: usize, error: Error, ctx: &mut Context<Self>) {
         // Quoted: it may repeat what a provider said.
-        tracing::warn!(session = %self.conversation.key(), %run, error = ?error.message, "the run failed");
+        let (session, message) = (self.conversation.key(), &error.message);
+        if error.code == ErrorCode::BudgetExceeded {
+            // That a budget is used up is in the log once; this may be each minute, of each job.
+            tracing::debug!(%session, %run, error = ?message, "the run failed");
+        } else {
+            tracing::warn!(%session, %run, error = ?message, "the run failed");
+        }
         let partial = self.end_work(ctx);
         self.conversation.failed(clock::now(), run, step, error, partial);
         self.proceed(ctx);
@@ -381,7 +387,7 @@ impl Session {
     }
 
     /// Whether the run under way is offered `send_message`.
-    fn has_messenger(&self) -> bool {
+    pub(super) fn has_messenger(&self) -> bool {
         self.conversation.lane().is_some_and(|of| of.as_str() == lane::XENO)
     }
 

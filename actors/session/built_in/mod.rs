@@ -75,6 +75,7 @@ impl Session {
             run,
             call,
             owner: self.conversation.owner().clone(),
+            answers_bring_messages: self.has_messenger(),
             channels: self.agent_configs.channels.iter().cloned().collect(),
             files: self.deps.files.clone(),
             sessions: self.drop_guard.supervisor.requests.clone(),

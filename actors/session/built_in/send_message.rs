@@ -39,6 +39,8 @@ pub(super) struct SendMessage {
     pub(super) call: ToolCall,
     /// Whose session it is made in.
     pub(super) owner: Owner,
+    /// Whether a message without a target goes to whoever asked, with the answer.
+    pub(super) answers_bring_messages: bool,
     /// The channels there are.
     pub(super) channels: Vec<String>,
     /// Who looks at files.
@@ -65,6 +67,13 @@ impl SendMessage {
             attachments = looked.map_err(|error| refuse(error.to_string()))?;
         }
         let Some(place) = place else {
+            if !self.answers_bring_messages {
+                return Err(refuse(
+                    "name a session, or a channel with account and peer; what you answer goes to \
+                    whoever asked"
+                        .into(),
+                ));
+            }
             return Ok(Sent::new(message.text, &attachments).to_result());
         };
         let content = message.in_words(&attachments);

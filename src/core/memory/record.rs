@@ -171,6 +171,9 @@ impl MemoryRecord {
         if tier == Tier::Scratchpad && session.is_none() {
             return Err("session: a scratchpad belongs to a session of the same owner".into());
         }
+        if line.created_ms > CREATED_MS_MAX {
+            return Err("created_ms: it is after the year 9999".into());
+        }
         let created = Timestamp::from_millis(line.created_ms);
         Ok(Self { superseded, ..Self::new(new, owner, session, created) })
     }
@@ -185,6 +188,9 @@ pub fn fact_json(fact: &Fact) -> Json {
         "confidence": fact.confidence(),
     })
 }
+
+/// The end of the year 9999, in milliseconds since 1970.
+const CREATED_MS_MAX: u64 = 253_402_300_799_999;
 
 /// The most bytes of a line of an export: a memory as large as one may be, in JSON.
 pub const LINE_BYTES_MAX: usize = 8 * CONTENT_BYTES_MAX;

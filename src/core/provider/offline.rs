@@ -181,7 +181,7 @@ fn about(request: &ChatRequest, text: &str, attachments: &[Attachment]) -> Strin
 fn help(request: &ChatRequest) -> String {
     format!(
         "Try /tool NAME {{\"text\":\"hi\"}}, /slow 3 or /fail. {}\n\
-         For a real model set ANTHROPIC_API_KEY or OPENAI_API_KEY and start clawmux again.",
+         For a real model run `clawmux setup`.",
         tools(request)
     )
 }
