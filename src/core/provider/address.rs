@@ -43,6 +43,12 @@ pub fn models(format: Format, base_url: &str) -> Option<String> {
     }
 }
 
+/// Where vectors of texts are asked for; none for a format that has no such thing.
+pub fn embeddings(format: Format, base_url: &str) -> Option<String> {
+    matches!(format, Format::Chat | Format::Responses)
+        .then(|| format!("{}/embeddings", api_root(format, base_url)))
+}
+
 /// What a format has below the root.
 const fn path(format: Format) -> &'static str {
     match format {

@@ -11,6 +11,7 @@ pub mod anthropic;
 pub mod breaker;
 mod decoder;
 mod described;
+pub mod embeddings;
 pub mod facts;
 mod failure;
 pub mod fault;
