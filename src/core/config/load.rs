@@ -14,15 +14,14 @@ use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Scheduler, Store, Xeno, approvals,
-    channels, credentials, mcp, models, plugins, spending,
+    Config, Files, Gateway, Limits, Log, LogFormat, OpenClaw, Scheduler, Store, Xeno, approvals, channels,
+    credentials, mcp, memory, models, plugins, spending,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
 use crate::ids::AgentId;
-use crate::learning::LearnBy;
 use crate::prompt::run_options::PROMPT_COST;
 use crate::schedule::Cron;
 
@@ -35,13 +34,6 @@ pub(super) const EMBEDDED_ADAPTERS: [&str; 3] = ["slack", "telegram", "webhook"]
 
 /// Those of them that an agent is offered where its `tools` are not written.
 pub const DEFAULT_TOOLS: [&str; 2] = ["echo", "clock"];
-
-/// Fewer tokens than this hold nothing beside a prompt.
-const CONTEXT_TOKENS_MIN: u64 = 200;
-
-/// What `memory.learn` may say.
-const LEARN_BY: [(&str, LearnBy); 4] =
-    [("auto", LearnBy::Auto), ("off", LearnBy::Off), ("rules", LearnBy::Rules), ("model", LearnBy::Model)];
 
 /// All that a configuration is made of.
 pub struct Sources<'a> {
@@ -201,17 +193,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
 
     let limits = limits(root.section(r, "limits"), r);
 
-    let mut section = root.section(r, "memory");
-    let memory = Memory {
-        episodic_turns: section.count(r, "episodic_turns", 5, 0..=1000),
-        context_tokens: section.count(r, "context_tokens", 5000, CONTEXT_TOKENS_MIN..=10_000_000),
-        learn: section.choice(r, "learn", LearnBy::Auto, &LEARN_BY),
-        learn_tokens: section.integer(r, "learn_tokens", 20_000, 0..=u64::MAX),
-        learn_timeout: section.millis(r, "learn_timeout_ms", 60_000),
-        summaries: section.choice(r, "summaries", true, &[("model", true), ("rules", false)]),
-        recall: section.choice(r, "recall", true, &[("on", true), ("off", false)]),
-    };
-    section.finish(r);
+    let memory = memory::memory(root.section(r, "memory"), r, &mut providers, &secrets);
 
     let scheduler = scheduler(root.section(r, "scheduler"), r);
     let files = files_section(root.section(r, "files"), r, home);

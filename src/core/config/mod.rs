@@ -18,6 +18,7 @@ mod keys;
 mod layers;
 mod load;
 mod mcp;
+mod memory;
 mod models;
 mod plugins;
 pub mod request;
@@ -407,7 +408,7 @@ pub struct Limits {
 }
 
 /// `[memory]`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// How many of the newest turns (prompt and answer) stay word for word when older ones are summed up; 0 = the
     /// model sees no past turns.
@@ -424,6 +425,10 @@ pub struct Memory {
     pub summaries: bool,
     /// Whether what is remembered is looked through for each prompt.
     pub recall: bool,
+    /// The model that makes vectors of what is remembered; none = only those that are built in.
+    pub embeddings: Option<ModelRef>,
+    /// How long it may take for a question.
+    pub embeddings_timeout: Duration,
 }
 
 /// `[openclaw]`: what is special to connections of the OpenClaw protocol.

@@ -531,7 +531,7 @@ fn automatic(providers: &Providers, secrets: &Secrets<'_>) -> &'static str {
 }
 
 /// The kind of the provider called `name`. Those called as their kind need no entry.
-fn known(
+pub(super) fn known(
     name: &str,
     at: &Origin,
     key: &str,

@@ -676,6 +676,25 @@ fn fallbacks_follow_the_model() {
 }
 
 #[test]
+fn vectors_are_made_by_a_provider_that_can() {
+    let memory = |text: &str| format!("[memory]\nembeddings = {text:?}\n");
+    for off in ["", "off"] {
+        assert_eq!(toml(&memory(off)).config().memory.embeddings, None);
+    }
+    let model = toml(&memory("ollama/nomic-embed-text")).config().memory.embeddings.unwrap();
+    assert_eq!(model.to_string(), "ollama/nomic-embed-text");
+    for (text, says) in [
+        ("nomic", "memory.embeddings: expected \"off\" or PROVIDER/MODEL such as"),
+        ("nobody/m", "memory.embeddings: "),
+        ("anthropic/m", "memory.embeddings: anthropic is of the kind anthropic, which makes no vectors"),
+        ("offline/m", "memory.embeddings: offline is of the kind offline"),
+    ] {
+        let complaints = toml(&memory(text)).complaints();
+        assert!(complaints.len() == 1 && complaints[0].contains(says), "{text}: {complaints:?}");
+    }
+}
+
+#[test]
 fn credentials_come_from_where_the_configuration_says() {
     let hex = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
     let text = format!(
