@@ -10,8 +10,9 @@ use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
 use super::{
-    AgreeToTools, Append, BeginCall, Forget, ForgetAll, RecordCall, RecordUsage, SpendOnLearning, Store,
-    WriteAgents, WriteChannel, WriteDevices, WriteFile, WriteJobs, WritePluginValue, WriteTokens,
+    AgreeToTools, Append, BeginCall, Forget, ForgetAll, KeepVectors, RecordCall, RecordUsage,
+    SpendOnLearning, Store, WriteAgents, WriteChannel, WriteDevices, WriteFile, WriteJobs, WritePluginValue,
+    WriteTokens,
 };
 
 /// A change, which stands beside the table it is about.
@@ -51,6 +52,7 @@ written!(
     Append,
     Forget,
     ForgetAll,
+    KeepVectors,
     RecordCall,
     RecordUsage,
     BeginCall,

@@ -87,8 +87,9 @@ pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTota
 pub use log_writer::{Append, Delete, LogWriter};
 pub use mcp_tools::{AgreeToTools, AgreedTools, ReadAgreedTools};
 pub use memories::{
-    CountKnown, ExportMemories, Forget, ForgetAll, Import, Learn, ListMemories, ReadLearningTokens,
-    ReadMemory, ReadMemoryTotals, Recall, Remember, SpendOnLearning,
+    CountKnown, ExportMemories, Forget, ForgetAll, Import, KeepVectors, Learn, ListMemories,
+    ReadLearningTokens, ReadMemory, ReadMemoryTotals, ReadUnembedded, Recall, Remember, SpendOnLearning,
+    Unembedded,
 };
 pub use plugin_values::{ListPluginKeys, PluginNamespace, ReadPluginValue, WritePluginValue};
 pub use probe::Probe;

@@ -379,6 +379,7 @@ impl Writer {
         }
         self.overwriting(|| {
             rows.iter().try_fold(0, |deleted, row| {
+                self.cached("DELETE FROM memory_vectors WHERE memory = ?")?.execute([row])?;
                 Ok(deleted + self.cached("DELETE FROM memories WHERE id = ?")?.execute([row])?)
             })
         })?;
@@ -414,6 +415,11 @@ impl Writer {
             .collect::<Result<_, _>>()?;
         if !gone.is_empty() {
             self.overwriting(|| {
+                self.cached(
+                    "DELETE FROM memory_vectors WHERE memory IN
+                        (SELECT id FROM memories WHERE session = ? AND tier = 'scratchpad')",
+                )?
+                .execute([session])?;
                 self.cached("DELETE FROM memories WHERE session = ? AND tier = 'scratchpad'")?
                     .execute([session])
             })?;

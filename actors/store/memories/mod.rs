@@ -20,6 +20,7 @@ use super::reader::Reader;
 pub use recall::Recall;
 pub use record::{CountKnown, ExportMemories, ReadMemory};
 pub use spending::{ReadLearningTokens, SpendOnLearning};
+pub use vectors::{KeepVectors, ReadUnembedded, Unembedded};
 
 mod keep;
 mod recall;
@@ -27,6 +28,7 @@ mod record;
 mod spending;
 #[cfg(test)]
 mod tests;
+mod vectors;
 
 /// The most entries that are listed.
 const LIST_MAX: usize = 1000;

@@ -159,7 +159,10 @@ fn next_owner(tx: &Transaction<'_>, looking: &mut Looking) -> rusqlite::Result<b
 fn part(tx: &Transaction<'_>, session: Option<i64>, looking: &mut Looking) -> Result<(usize, bool), Failure> {
     const COLUMNS: &str = "SELECT id, tier, created, distinct_terms, whole,
         CASE WHEN ?3 THEN terms END, CASE WHEN dimensions = ?4 THEN vector END,
-        subject_name, object_name, CASE WHEN ?6 THEN hashed END FROM memories";
+        subject_name, object_name, CASE WHEN ?6 THEN hashed END,
+        CASE WHEN ?7 IS NOT NULL AND embedded_by = ?7
+            THEN (SELECT v.vector FROM memory_vectors v WHERE v.memory = memories.id) END
+        FROM memories";
     const ORDER: &str = "owner = ?1 AND id > ?2 AND superseded IS NULL ORDER BY id LIMIT ?5";
     let (asked, answers) = (&looking.asked, &mut looking.answers);
     let sql = match session {
@@ -178,6 +181,7 @@ fn part(tx: &Transaction<'_>, session: Option<i64>, looking: &mut Looking) -> Re
         dimensions,
         limit,
         asked.question.is_about(),
+        asked.question.model(),
     ])?;
     let (mut looked, mut bytes) = (0, 0);
     while bytes < PART_BYTES {
@@ -195,7 +199,8 @@ fn part(tx: &Transaction<'_>, session: Option<i64>, looking: &mut Looking) -> Re
         let blob = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_blob_or_null()?);
         let (terms, vector) = (blob(5)?.unwrap_or_default(), blob(6)?);
         let hashed = blob(9)?.unwrap_or_default();
-        bytes += terms.len() + vector.map_or(0, <[u8]>::len) + hashed.len();
+        let meant = blob(10)?;
+        bytes += terms.len() + vector.map_or(0, <[u8]>::len) + hashed.len() + meant.map_or(0, <[u8]>::len);
         let end =
             |column| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(i64::cast_unsigned));
         let entry = Candidate {
@@ -204,6 +209,7 @@ fn part(tx: &Transaction<'_>, session: Option<i64>, looking: &mut Looking) -> Re
             whole: row.get::<_, i64>(4)?.cast_unsigned(),
             vector,
             hashed,
+            meant,
             ends: [end(7)?, end(8)?],
         };
         answers.look(&asked.question, (looking.after, row.at(2)?), &entry);

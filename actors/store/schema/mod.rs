@@ -19,6 +19,7 @@
 //! | `usage_days` | the sums of that for each day, owner, agent and model: what a month cost is asked at every start |
 //! | `calls` | those under way: what a killed daemon had reserved for them is counted at the next start |
 //! | `memories` | what is remembered for owners, with what it is found by |
+//! | `memory_vectors` | the vectors that a provider's model made of them |
 //! | `memory_owners` | how much that is for each |
 //! | `learning_days` | what learning from conversations spent on a day |
 //! | `devices` | the paired devices |

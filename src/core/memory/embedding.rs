@@ -1,4 +1,4 @@
-//! Vectors that stand for texts, made by whoever sends them.
+//! Vectors that stand for texts, made by a model: that of a client which sends them, or one of a provider.
 //!
 //! Only the direction of one counts, so it is kept at length 1 and the cosine of two is their product.
 //! Vectors of different lengths come from different models and are never compared.

@@ -1,9 +1,10 @@
-//! What is relevant to a question, of all that is remembered for one owner: three rankings, fused.
+//! What is relevant to a question, of all that is remembered for one owner: rankings, fused.
 //!
 //! | ranking | by |
 //! |---|---|
 //! | words | the terms of the question that an entry has: rare ones count more (BM25) |
 //! | vectors | how near what is written is ([`hashed`](super::hashed)) |
+//! | meaning | how near what is meant is, where a model made vectors of the question and of entries |
 //! | graph | the facts that connect what the question names with something, and those one step further |
 //!
 //! Each sees what another one misses: words a name, vectors another form of it, the graph what is said of Miu
@@ -12,10 +13,13 @@
 //! fusion), and the score is the part that has of what the first of all rankings would get. Rankings of what is
 //! remembered for others are never looked at, not even for how rare a word is.
 //!
-//! An entry that no ranking speaks for is no answer, however few there are.
+//! An entry that no ranking speaks for is no answer, however few there are. Models differ in how near they put what
+//! has nothing to do with each other: so what is meant counts from a least nearness on, and of many entries only
+//! where it stands out. Vectors of different models are never compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::embedding::Embedding;
 use super::hashed::Hashed;
 use super::rank::{Candidate, Hit};
 use super::text::{self, Wanted};
@@ -28,6 +32,7 @@ const K: f64 = 20.0;
 /// What each ranking weighs.
 const WORDS: f64 = 1.0;
 const VECTORS: f64 = 1.0;
+const MEANING: f64 = 2.0;
 const GRAPH: f64 = 1.0;
 
 /// How many places of a ranking count.
@@ -36,6 +41,17 @@ const PLACES_MAX: usize = 100;
 /// How near vectors have to be for that to say something.
 const WRITTEN_NEAR: f32 = 0.2;
 
+/// How much of a text a model is to make a vector of, in bytes.
+const MEANT_BYTES_MAX: usize = 4096;
+
+/// How near vectors of a model have to be, and how many of the nearest count.
+const MEANT_NEAR: f64 = 0.25;
+const MEANT_MAX: usize = 20;
+
+/// Of so many entries with such a vector only those count that are nearer than the middle between what is usual
+/// and the nearest.
+const USUAL_MIN: u64 = 8;
+
 /// BM25: how fast more is less, and what the length of an entry counts.
 const SATURATION: f64 = 1.2;
 const LENGTH: f64 = 0.5;
@@ -43,8 +59,12 @@ const LENGTH: f64 = 0.5;
 /// A question, prepared.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Topic {
+    /// As much of it as a model is to make a vector of.
+    text: String,
     wanted: Wanted,
     hashed: Option<Hashed>,
+    /// The vector that a model made of it, and which.
+    meant: Option<(String, Embedding)>,
     /// What it may name, and with how many words.
     names: BTreeMap<u64, usize>,
 }
@@ -55,7 +75,24 @@ impl Topic {
         let wanted = Wanted::of_content(text)?;
         let mut terms = text::content_terms(text);
         terms.truncate(text::WANTED_MAX);
-        Some(Self { wanted, hashed: Hashed::of(text), names: fact::names(&terms).collect() })
+        let (names, hashed) = (fact::names(&terms).collect(), Hashed::of(text));
+        let text = text[..text.floor_char_boundary(MEANT_BYTES_MAX)].to_owned();
+        Some(Self { text, wanted, hashed, meant: None, names })
+    }
+
+    /// The text, as much of it as a model is to make a vector of.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// With the vector that this model made of it.
+    pub(super) fn set_meant(&mut self, model: String, vector: Embedding) {
+        self.meant = Some((model, vector));
+    }
+
+    /// The model that made its vector.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.meant.as_ref().map(|(model, _)| model.as_str())
     }
 }
 
@@ -68,6 +105,7 @@ struct Seen {
     found: u64,
     distinct: u32,
     written_near: f32,
+    meant_near: f64,
     ends: [Option<u64>; 2],
 }
 
@@ -77,6 +115,9 @@ pub struct Gathered {
     seen: Vec<Seen>,
     looked: u64,
     terms: u64,
+    /// The entries with a vector of the question's model, and how near they are together.
+    meant: u64,
+    meant_near: f64,
 }
 
 impl Gathered {
@@ -87,18 +128,25 @@ impl Gathered {
         let found = topic.wanted.found_in(entry.terms);
         let near = |hashed: &Hashed| hashed.similarity(entry.hashed);
         let written_near = topic.hashed.as_ref().map_or(0.0, near);
-        let says = found != 0 || written_near >= WRITTEN_NEAR;
+        let meant = topic.meant.as_ref().and_then(|(_, vector)| vector.similarity(entry.meant?));
+        let meant_near = meant.unwrap_or(0.0);
+        self.meant += u64::from(meant.is_some());
+        self.meant_near += meant_near;
+        let says = found != 0 || written_near >= WRITTEN_NEAR || meant_near >= MEANT_NEAR;
         let is_connected = entry.ends.iter().any(Option::is_some);
         if (says || is_connected) && (self.seen.len() as u64) < ENTRIES_MAX {
             let (distinct, ends) = (entry.distinct, entry.ends);
-            self.seen.push(Seen { row, created, found, distinct, written_near, ends });
+            self.seen.push(Seen { row, created, found, distinct, written_near, meant_near, ends });
         }
     }
 
     /// The answers, the best first, as many as are wanted, and how many there are.
     pub(super) fn answers(&self, topic: &Topic, limit: usize) -> (Vec<Hit>, u64) {
-        let rankings =
-            [(self.by_words(), WORDS), (self.by_vectors(), VECTORS), (self.by_graph(topic), GRAPH)];
+        let mut rankings =
+            vec![(self.by_words(), WORDS), (self.by_vectors(), VECTORS), (self.by_graph(topic), GRAPH)];
+        if self.meant > 0 {
+            rankings.push((self.by_meaning(), MEANING));
+        }
         let most: f64 = rankings.iter().map(|(_, weight)| weight / (K + 1.0)).sum();
         let mut scores: BTreeMap<usize, f64> = BTreeMap::new();
         for (ranking, weight) in &rankings {
@@ -137,6 +185,17 @@ impl Gathered {
     /// The entries that are near the question, the nearest first.
     fn by_vectors(&self) -> Vec<usize> {
         self.ranked(|seen| if seen.written_near >= WRITTEN_NEAR { f64::from(seen.written_near) } else { 0.0 })
+    }
+
+    /// The entries that mean what the question does, the nearest first.
+    fn by_meaning(&self) -> Vec<usize> {
+        let nearest = self.seen.iter().map(|seen| seen.meant_near).fold(0.0, f64::max);
+        let usual = self.meant_near / (self.meant.max(1) as f64);
+        let stands_out = if self.meant >= USUAL_MIN { usual.midpoint(nearest) } else { 0.0 };
+        let least = MEANT_NEAR.max(stands_out);
+        let mut ranked = self.ranked(|seen| if seen.meant_near >= least { seen.meant_near } else { 0.0 });
+        ranked.truncate(MEANT_MAX);
+        ranked
     }
 
     /// The facts that connect what the question names, and then those that are one step away.
@@ -224,7 +283,7 @@ mod tests {
             for (row, (index, hashed, fact)) in (0..).zip(&self.facts) {
                 let Index { terms, distinct, whole } = index;
                 let (distinct, whole, ends) = (*distinct, *whole, fact.ends());
-                let entry = Candidate { terms, distinct, whole, vector: None, hashed, ends };
+                let entry = Candidate { terms, distinct, whole, vector: None, hashed, meant: None, ends };
                 gathered.look(topic, (row, Timestamp::default()), &entry);
             }
             gathered
@@ -278,6 +337,34 @@ mod tests {
         for id in judged.questions.iter().flat_map(|(_, ids)| ids) {
             assert!(ids.contains_key(&**id), "{id}");
         }
+    }
+
+    #[test]
+    fn what_means_the_same_is_found_by_vectors_of_the_same_model_and_only_what_stands_out() {
+        let vector = |numbers: &[f64]| Embedding::new(numbers).unwrap();
+        let mut topic = Topic::of("which automobile").unwrap();
+        let found = |topic: &Topic, vectors: &[Embedding]| {
+            let mut gathered = Gathered::default();
+            for (row, vector) in (0..).zip(vectors) {
+                let Index { terms, distinct, whole } = Index::of(&format!("entry {row}"));
+                let meant = vector.to_bytes();
+                let entry =
+                    Candidate { terms: &terms, distinct, whole, meant: Some(&meant), ..Candidate::default() };
+                gathered.look(topic, (row, Timestamp::default()), &entry);
+            }
+            let (hits, _) = gathered.answers(topic, 100);
+            assert!(hits.iter().all(|hit| hit.score > 0.0 && hit.score <= 1.0), "{hits:?}");
+            hits.into_iter().map(|hit| hit.row).collect::<Vec<_>>()
+        };
+        let few = [vector(&[0.0, 1.0]), vector(&[1.0, 0.2]), vector(&[1.0, 1.0])];
+        assert_eq!(found(&topic, &few), [0i64; 0], "the question has no vector");
+        topic.set_meant("up/m".into(), vector(&[1.0, 0.0]));
+        assert_eq!((topic.model(), topic.text()), (Some("up/m"), "which automobile"));
+        assert_eq!(found(&topic, &few), [1, 2]);
+        let mut many = vec![vector(&[1.0, 1.0]); 20];
+        many[7] = vector(&[1.0, 0.1]);
+        assert_eq!(found(&topic, &many), [7]);
+        assert_eq!(found(&topic, &[vector(&[1.0]), vector(&[1.0, 0.0, 0.0])]), [0i64; 0], "of other lengths");
     }
 
     #[test]

@@ -11,18 +11,21 @@
 //! |---|---|
 //! | [`text`] | the terms of a text, in whatever script |
 //! | [`fact`] | subject, predicate and object; what takes the place of what |
-//! | [`embedding`] | vectors that a model made of a text |
+//! | [`embedding`] | vectors that a model made of a text, a client's or one of a provider |
 //! | [`hashed`] | vectors that are made here |
 //! | [`record`] | a memory with all that is known of it, and as a line of an export |
 //! | [`upkeep`] | what operators ask about the memories of anybody |
 //! | [`question`] | what can be looked for |
 //! | [`rank`] | how well an entry answers a question: one score for text and vectors |
-//! | [`fused`] | what is relevant to a question: words, vectors and the graph of facts |
+//! | [`fused`] | what is relevant to a question: words, vectors, meaning and the graph of facts |
 //!
 //! An entry may be a **fact**, which says the same in a form that others can be compared with: a newer fact of
 //! the same slot supersedes it. What is superseded is kept as history, and is not found. Forgetting deletes.
 //!
-//! Deliberately absent: stemming, and having a model make vectors: who has one sends them along. Nothing is ever pushed out to make room: what does not fit is refused.
+//! Vectors come from three sides, and are compared with those of the same side alone: clients send some along, some
+//! are made here, and where one is configured a model of a provider makes some after an entry is stored.
+//!
+//! Deliberately absent: stemming. Nothing is ever pushed out to make room: what does not fit is refused.
 
 pub mod file;
 

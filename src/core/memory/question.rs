@@ -67,6 +67,31 @@ impl Question {
         Ok(Self { way: Way::Relevant(topic), limit })
     }
 
+    /// The text to which something is to be relevant; none where that is not what is looked for.
+    pub fn topic(&self) -> Option<&str> {
+        match &self.way {
+            Way::Fitting(_) => None,
+            Way::Relevant(topic) => Some(topic.text()),
+        }
+    }
+
+    /// With the vector that a model made of the text to which something is to be relevant, by the name of the model.
+    #[must_use]
+    pub fn meaning(mut self, model: String, vector: Embedding) -> Self {
+        if let Way::Relevant(topic) = &mut self.way {
+            topic.set_meant(model, vector);
+        }
+        self
+    }
+
+    /// The model that made that.
+    pub fn model(&self) -> Option<&str> {
+        match &self.way {
+            Way::Fitting(_) => None,
+            Way::Relevant(topic) => topic.model(),
+        }
+    }
+
     /// Whether what is relevant is looked for, in what is remembered for one owner.
     pub fn is_about(&self) -> bool {
         matches!(self.way, Way::Relevant(_))

@@ -49,6 +49,8 @@ pub struct Candidate<'a> {
     pub vector: Option<&'a [u8]>,
     /// As [`Hashed::to_bytes`](super::hashed::Hashed::to_bytes) gives it; empty where the entry has no words.
     pub hashed: &'a [u8],
+    /// As [`Embedding::to_bytes`] gives the vector that the model of the question made of it; none where it has none.
+    pub meant: Option<&'a [u8]>,
     /// As [`Fact::ends`](super::fact::Fact::ends) gives them, of a fact.
     pub ends: [Option<u64>; 2],
 }
