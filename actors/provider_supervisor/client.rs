@@ -59,7 +59,7 @@ pub(super) struct Failure {
     pub(super) billed: bool,
 }
 
-/// Sends a request and waits for the head of its response.
+/// Sends a request to a model and waits for the head of its response, which is a stream of events.
 pub(super) async fn call(
     endpoint: Arc<Endpoint>,
     body: Bytes,
@@ -72,8 +72,29 @@ pub(super) async fn call(
             billed: false,
         });
     };
+    let (mut response, client) = post(&endpoint, &http.url, &http.headers, body, deadlines).await?;
+    // Some servers name no type; another type is another thing, such as a proxy's page.
+    if let Some(kind) = other_than(&response, &CONTENT_TYPE, "text/event-stream") {
+        let said = error_body(&mut response, deadlines.idle).await;
+        let secrets: Vec<&Secret> = endpoint.secrets().collect();
+        let (error, fault) = not_a_stream(&endpoint.name, &kind, &said, &secrets);
+        return Err(Failure { error, fault, billed: true });
+    }
+    // The client is in use as long as its answer is read.
+    Ok(response.inspect(move |_| _ = &client).boxed_local())
+}
+
+/// Sends a request and waits for the head of its response, which says that it went well. The client is in use as
+/// long as the response is read.
+pub(super) async fn post(
+    endpoint: &Endpoint,
+    url: &str,
+    headers: &[(Cow<'static, str>, Secret)],
+    body: Bytes,
+    deadlines: Deadlines,
+) -> Result<(ClientResponse, Lent), Failure> {
     let until = Instant::now() + deadlines.first_byte;
-    let sent = send(&endpoint, Method::POST, &http.url, &http.headers, body, deadlines);
+    let sent = send(endpoint, Method::POST, url, headers, body, deadlines);
     let (mut response, client) = match timeout_at(until, sent).await {
         Ok(sent) => sent?,
         Err(_) => {
@@ -88,7 +109,7 @@ pub(super) async fn call(
     let status = response.status();
     if let Some(target) = header(response.headers(), &LOCATION).filter(|_| status.is_redirection()) {
         return Err(Failure {
-            error: endpoint.hide(misdirected(&endpoint.name, status.as_u16(), &http.url, target)),
+            error: endpoint.hide(misdirected(&endpoint.name, status.as_u16(), url, target)),
             fault: Fault::Misconfigured,
             billed: false,
         });
@@ -102,12 +123,7 @@ pub(super) async fn call(
             billed: false,
         });
     }
-    let other_than = |name: &HeaderName, expected: &str| {
-        let value = header(response.headers(), name)?.trim();
-        let kind = value.split(';').next().unwrap_or_default().trim();
-        (!kind.eq_ignore_ascii_case(expected)).then(|| value.to_owned())
-    };
-    if let Some(encoding) = other_than(&CONTENT_ENCODING, "identity") {
+    if let Some(encoding) = other_than(&response, &CONTENT_ENCODING, "identity") {
         let encoding = quote(&encoding, endpoint.secrets());
         let message =
             format!("{} answered with content-encoding {encoding}, which it was asked not to", endpoint.name);
@@ -117,15 +133,14 @@ pub(super) async fn call(
             billed: true,
         });
     }
-    // Some servers name no type; another type is another thing, such as a proxy's page.
-    if let Some(kind) = other_than(&CONTENT_TYPE, "text/event-stream") {
-        let said = error_body(&mut response, deadlines.idle).await;
-        let secrets: Vec<&Secret> = endpoint.secrets().collect();
-        let (error, fault) = not_a_stream(&endpoint.name, &kind, &said, &secrets);
-        return Err(Failure { error, fault, billed: true });
-    }
-    // The client is in use as long as its answer is read.
-    Ok(response.inspect(move |_| _ = &client).boxed_local())
+    Ok((response, client))
+}
+
+/// What a header says that does not say this.
+fn other_than(response: &ClientResponse, name: &HeaderName, expected: &str) -> Option<String> {
+    let value = header(response.headers(), name)?.trim();
+    let kind = value.split(';').next().unwrap_or_default().trim();
+    (!kind.eq_ignore_ascii_case(expected)).then(|| value.to_owned())
 }
 
 /// Sends a request and waits for the head of its response, however long that takes. The client is in use as long as

@@ -13,6 +13,7 @@ mod charge;
 mod client;
 pub mod default_model;
 pub mod deltas;
+pub mod embedding;
 mod places;
 pub mod probe;
 pub mod shared_budget;
