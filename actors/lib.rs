@@ -18,6 +18,7 @@
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Learner`](learner) | facts that are found in what was said |
+//! | [`Embedder`](embedder) | vectors of what is remembered, and the search by them |
 //! | [`Store`](store) | the log |
 //! | [`Admin`](operator) | what only operators ask for |
 //! | [`Daemon`](daemon) | how the daemon is as a whole |
@@ -36,6 +37,7 @@ pub mod configuration;
 pub mod connection;
 pub mod daemon;
 pub mod devices;
+pub mod embedder;
 pub mod files;
 pub mod gateway;
 pub mod host;

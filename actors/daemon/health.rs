@@ -77,19 +77,21 @@ impl Daemon {
         }
         let (store, sandbox) = (self.setup.store.clone(), self.setup.sandbox.clone());
         let (providers, hub) = (self.setup.providers.clone(), self.setup.hub.clone());
-        let sessions = self.setup.sessions.clone();
+        let (sessions, embedder) = (self.setup.sessions.clone(), self.setup.embedder.clone());
         let look = async move {
             futures::join!(
                 observed(&store),
                 observed(&providers),
                 observed(&sandbox),
+                observed(&embedder),
                 within(ask(&sessions, CountSessions)),
                 within(ask(&hub, Connected))
             )
         };
         ctx.spawn(look.into_actor(self).map(
-            |(store, providers, sandbox, sessions, connected), operator, _| {
-                let report = operator.report(&store, &providers, &sandbox, &sessions, connected);
+            |(store, providers, sandbox, embedder, sessions, connected), operator, _| {
+                let providers = (&providers, &embedder);
+                let report = operator.report(&store, providers, &sandbox, &sessions, connected);
                 operator.looked_at_health(report);
             },
         ));
@@ -98,7 +100,7 @@ impl Daemon {
     fn report(
         &self,
         store: &Result<Value, Error>,
-        providers: &Result<Value, Error>,
+        (providers, embedder): (&Result<Value, Error>, &Result<Value, Error>),
         sandbox: &Result<Value, Error>,
         sessions: &Result<Sessions, Error>,
         connected: Result<usize, Error>,
@@ -112,7 +114,9 @@ impl Daemon {
             part("providers", at, providers, |state| {
                 let without_key = |agent| format!("agent {agent} has no API key for its provider");
                 let failing = names(&state["failing"]).map(str::to_owned);
-                names(&state["agents_without_key"]).map(without_key).chain(failing).collect()
+                let embedder = embedder.as_ref().ok().and_then(|state| state["wrong"].as_str());
+                let without_key = names(&state["agents_without_key"]).map(without_key);
+                without_key.chain(failing).chain(embedder.map(str::to_owned)).collect()
             }),
             part("plugins", at, sandbox, |state| {
                 let failed =

@@ -16,6 +16,7 @@ use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
+use crate::embedder::Embedder;
 use crate::host::machine;
 use crate::hub::{Connected, GetOverview, Hub, Tell};
 use crate::provider_supervisor::ProviderSupervisor;
@@ -45,6 +46,8 @@ pub struct DaemonSetup {
     pub sandbox: Addr<SandboxSupervisor>,
     /// The providers of models.
     pub providers: Addr<ProviderSupervisor>,
+    /// Who has vectors made of what is remembered.
+    pub embedder: Addr<Embedder>,
     /// The sessions.
     pub sessions: Addr<SessionSupervisor>,
     /// The lanes in which runs are.

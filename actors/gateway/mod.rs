@@ -55,6 +55,7 @@ use crate::connection::rates::Rates;
 use crate::connection::{Services, Terms};
 use crate::daemon::{self, Daemon, LookAtHealth, StatusNow};
 use crate::devices::Devices;
+use crate::embedder::{Embedder, EmbedderSettings};
 use crate::files::{self, Files};
 use crate::host::activation::Passed;
 use crate::host::bound::Bound;
@@ -171,6 +172,7 @@ pub struct Gateway {
     channels: Addr<ChannelSupervisor>,
     files: Addr<Files>,
     learner: Addr<Learner>,
+    embedder: Addr<Embedder>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     daemon: Addr<Daemon>,
@@ -271,17 +273,22 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         meters.clone(),
     );
     let (mcp_tools, known_mcp_tools, mcp) = (mcp.tools(), mcp.tools(), mcp.start());
-    let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
-        .with_services(HostServices { fetcher: Some(fetcher.clone()), store: Some(store.clone()) })
-        .trusting(config.sandbox.trusted_keys.clone())
-        .with_compiler(setup.compiler.clone());
-    let tools = sandbox.tools();
-    let sandbox = sandbox.start();
     let shared_budgets = SharedBudgets::default();
     let providers = ProviderSupervisor::new(config.clone(), Some(CallLog::of(&store)), spent)?
         .with_purses(shared_budgets.clone())
         .with_meters(meters.clone())
         .start();
+    let embedder = Embedder::new(EmbedderSettings::of(&config), store.clone(), providers.clone()).start();
+    let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
+        .with_services(HostServices {
+            fetcher: Some(fetcher.clone()),
+            store: Some(store.clone()),
+            embedder: Some(embedder.clone()),
+        })
+        .trusting(config.sandbox.trusted_keys.clone())
+        .with_compiler(setup.compiler.clone());
+    let tools = sandbox.tools();
+    let sandbox = sandbox.start();
     let nodes = Nodes::default();
     let (connected, nodes) = (nodes.connected(), nodes.start());
     let (changes, overviews) = (Changes::default(), Overviews::default());
@@ -350,7 +357,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
     let lanes = Lanes::default();
-    let learner = Learner::new(store.clone(), providers.clone()).start();
+    let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
     let sessions = SessionSupervisor::new(SessionsSetup {
         arbiters: arbiters.clone(),
         deps: SessionDeps {
@@ -373,6 +380,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             agent_configs: agent_configs.clone(),
             meters: meters.clone(),
             learner: learner.clone(),
+            embedder: embedder.clone(),
         },
         agents: agents.clone(),
         parent_sessions,
@@ -385,6 +393,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         store: store.clone(),
         sandbox: sandbox.clone(),
         providers: providers.clone(),
+        embedder: embedder.clone(),
         sessions: sessions.clone(),
         lanes,
         agent_configs: agent_configs.clone(),
@@ -440,6 +449,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             ("files", files.clone().recipient()),
             ("scheduler", scheduler.clone().recipient()),
             ("learner", learner.clone().recipient()),
+            ("embedder", embedder.clone().recipient()),
             ("channel_supervisor", channels.clone().recipient()),
             ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
@@ -501,6 +511,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         channels,
         files,
         learner,
+        embedder,
         tokens,
         sessions,
         daemon,
@@ -576,7 +587,7 @@ fn agent_rules(config: &Config) -> clawmux_core::agents::registry::RegistrySetti
 
 impl Gateway {
     /// All children, as they are called.
-    fn children(&self) -> [(&'static str, Recipient<Observe>); 18] {
+    fn children(&self) -> [(&'static str, Recipient<Observe>); 19] {
         [
             ("store", self.store.clone().recipient()),
             ("sandbox supervisor", self.sandbox.clone().recipient()),
@@ -591,6 +602,7 @@ impl Gateway {
             ("channel supervisor", self.channels.clone().recipient()),
             ("files", self.files.clone().recipient()),
             ("learner", self.learner.clone().recipient()),
+            ("embedder", self.embedder.clone().recipient()),
             ("tokens", self.tokens.clone().recipient()),
             ("session supervisor", self.sessions.clone().recipient()),
             ("daemon", self.daemon.clone().recipient()),
@@ -650,6 +662,7 @@ impl Handler<Serve> for Gateway {
             mcp_tools: self.mcp_tools.clone(),
             channels: self.channels.clone(),
             store: self.store.clone(),
+            embedder: self.embedder.clone(),
         };
         let admin = self.admin.clone();
         Box::pin(async move { ask(&admin, operator::Begin(sources)).await })

@@ -19,6 +19,7 @@ use clawmux_core::schedule::job::Job;
 use super::{Gateway, agent_rules, terms};
 use crate::channel_supervisor;
 use crate::configuration::{Adopt, Adopted};
+use crate::embedder::{self, EmbedderSettings};
 use crate::hub::Announce;
 use crate::mcp_supervisor;
 use crate::provider_supervisor::default_model::DefaultModels;
@@ -114,6 +115,7 @@ impl Gateway {
         let services = self.services.clone();
         let shared_roster = self.agent_configs.clone();
         let (sandbox, mcp, providers) = (self.sandbox.clone(), self.mcp.clone(), self.providers.clone());
+        let embedder = self.embedder.clone();
         let (agents, files) = (self.agents.clone(), self.files.clone());
         let (tokens, listener) = (self.tokens.clone(), self.listener.clone());
         let (timetable, channels) = (self.scheduler.clone(), self.channels.clone());
@@ -125,6 +127,7 @@ impl Gateway {
                 ask(&mcp, mcp_supervisor::Reconfigure(config.mcp.clone())).await?;
                 let providers_told = provider_supervisor::Reconfigure { config: config.clone(), endpoints };
                 ask(&providers, providers_told).await?;
+                ask(&embedder, embedder::Reconfigure(EmbedderSettings::of(&config))).await?;
                 shared_roster.set(agent_configs);
                 services.terms.set(terms);
                 if is_other_catalog {

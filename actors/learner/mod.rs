@@ -21,6 +21,7 @@ use clawmux_core::memory::{Fact, MemoryRecord};
 use clawmux_core::provider::model::ModelRef;
 use serde_json::json;
 
+use crate::embedder::{self, Embedder};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::account::Account;
 use crate::runtime::ask::ask;
@@ -38,6 +39,7 @@ const FULL_MAX: usize = 1024;
 pub struct Learner {
     store: Addr<Store>,
     providers: Addr<ProviderSupervisor>,
+    embedder: Addr<Embedder>,
     waiting: VecDeque<LearnFrom>,
     is_busy: bool,
     /// Owners whose memory was full when something of theirs was learned last.
@@ -81,10 +83,11 @@ pub struct Asked {
 
 impl Learner {
     /// Ready to learn.
-    pub fn new(store: Addr<Store>, providers: Addr<ProviderSupervisor>) -> Self {
+    pub fn new(store: Addr<Store>, providers: Addr<ProviderSupervisor>, embedder: Addr<Embedder>) -> Self {
         Self {
             store,
             providers,
+            embedder,
             waiting: VecDeque::new(),
             is_busy: false,
             full: HashSet::new(),
@@ -122,6 +125,7 @@ impl Learner {
             Ok(facts) => {
                 self.facts += facts;
                 if facts > 0 {
+                    embedder::look(&self.embedder);
                     self.full.remove(&owner);
                     tracing::debug!(%run, facts, "facts were learned");
                 }

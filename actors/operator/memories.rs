@@ -9,6 +9,7 @@ use clawmux_core::memory::upkeep::{
     ShowMemory, ShownMemory,
 };
 
+use crate::embedder::{Embedder, Find, look};
 use crate::runtime::ask::ask;
 use crate::store::{
     CountKnown, ExportMemories, Forget, ForgetAll, Import, ListMemories, ReadMemory, Recall, Store,
@@ -24,10 +25,10 @@ pub(super) async fn list(
 
 /// What of one owner's is relevant.
 pub(super) async fn search(
-    store: &Addr<Store>,
+    embedder: &Addr<Embedder>,
     SearchMemories { owner, question }: SearchMemories,
 ) -> Result<Found, Error> {
-    ask(store, Recall { question, owner: Some(owner), tier: None, session: None }).await?
+    ask(embedder, Find(Recall { question, owner: Some(owner), tier: None, session: None })).await?
 }
 
 /// One memory.
@@ -58,11 +59,12 @@ pub(super) async fn export(
 
 /// Remembers what was exported.
 pub(super) async fn import(
-    store: &Addr<Store>,
+    (store, embedder): (&Addr<Store>, &Addr<Embedder>),
     ImportMemories { memories }: ImportMemories,
 ) -> Result<ImportedMemories, Error> {
     let ids = memories.iter().map(|memory| memory.id.clone()).collect();
     let (all, known) = (memories.len() as u64, ask(store, CountKnown { ids }).await??);
     ask(store, Import(memories)).await??;
+    look(embedder);
     Ok(ImportedMemories { stored: all.saturating_sub(known), known })
 }

@@ -35,6 +35,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::channel::Unsent;
 use crate::channel_supervisor::{ChannelSupervisor, PairPeer, SettleUnsent, UnpairPeer};
 use crate::configuration::{Change, Configuration, Reload};
+use crate::embedder::Embedder;
 use crate::listener::CloseConnection;
 use crate::mcp_supervisor::{AgreeToServer, McpSupervisor, McpTools, RestartServer};
 use crate::provider_supervisor::BudgetStatus;
@@ -129,6 +130,8 @@ pub struct Sources {
     pub channels: Addr<ChannelSupervisor>,
     /// The store.
     pub store: Addr<Store>,
+    /// Looks for what is remembered.
+    pub embedder: Addr<Embedder>,
 }
 
 /// Answers operators, from what its sources know.
@@ -321,7 +324,7 @@ impl Sources {
                 OperatorReply::Memories(memories::list(&self.store, asked).await?)
             }
             OperatorCommand::SearchMemories(asked) => {
-                OperatorReply::MemoriesFound(memories::search(&self.store, asked).await?)
+                OperatorReply::MemoriesFound(memories::search(&self.embedder, asked).await?)
             }
             OperatorCommand::ShowMemory(asked) => {
                 OperatorReply::MemoryShown(memories::show(&self.store, asked).await?)
@@ -333,7 +336,7 @@ impl Sources {
                 OperatorReply::MemoriesExported(memories::export(&self.store, asked).await?)
             }
             OperatorCommand::ImportMemories(asked) => {
-                OperatorReply::MemoriesImported(memories::import(&self.store, asked).await?)
+                OperatorReply::MemoriesImported(memories::import((&self.store, &self.embedder), asked).await?)
             }
             OperatorCommand::Drain(operator::Drain { on }) => {
                 self.drain.send(Drain { on }).await.map_err(gone)??;

@@ -14,6 +14,7 @@ use clawmux_core::tools::plugin::{HttpRequest, Rights, SearchMemory, StoreGrant}
 use futures::future::pending;
 use tokio::sync::mpsc;
 
+use crate::embedder::{Embedder, Find};
 use crate::outbound::fetch::{Fetched, Fetcher};
 use crate::runtime::ask::ask;
 use crate::sandbox::host::call::HostCall;
@@ -28,6 +29,8 @@ pub struct HostServices {
     pub fetcher: Option<Fetcher>,
     /// Keeps values, and knows what is remembered.
     pub store: Option<Addr<Store>>,
+    /// Looks for that by what it means, too.
+    pub embedder: Option<Addr<Embedder>>,
 }
 
 /// The host's side of one call.
@@ -99,7 +102,14 @@ impl HostSide {
         let question = Question::about(&search.query, search.limit);
         let question = question.map_err(|error| format!("memory_search: {}", error.message))?;
         let recall = Recall { question, owner: Some(self.session.memory_owner()), tier: None, session: None };
-        self.ask_store(recall).await.map(|found| found.results)
+        let found = match &self.services.embedder {
+            Some(embedder) => {
+                let found = ask(embedder, Find(recall)).await.and_then(|found| found);
+                found.map_err(|error| format!("store: {}", error.message))?
+            }
+            None => self.ask_store(recall).await?,
+        };
+        Ok(found.results)
     }
 
     /// Owners have the reader in turn.

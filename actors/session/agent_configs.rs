@@ -60,9 +60,12 @@ pub struct Profile {
     pub finder: Option<Finder>,
     /// Whether a model sums up the turns that are left out.
     pub summaries: bool,
-    /// Whether what is remembered is looked through for each prompt.
-    pub recall: bool,
+    /// For how long what is remembered is looked through for each prompt; none = it is not.
+    pub recall: Option<Duration>,
 }
+
+/// How long what is remembered is looked for once the question is ready; then a prompt is answered without.
+const RECALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Profile {
     /// All tools it may call: those of its configuration, `read_result`, and `send_message` where that is
@@ -203,7 +206,10 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
             .and_then(|model| config.providers.get(&model.provider))
             .and_then(|provider| config.memory.learn.finder(provider.kind)),
         summaries: config.memory.summaries,
-        recall: config.memory.recall,
+        recall: config.memory.recall.then(|| {
+            let embedding = config.memory.embeddings.as_ref().map(|_| config.memory.embeddings_timeout);
+            RECALL_TIMEOUT + embedding.unwrap_or_default()
+        }),
     })
 }
 

@@ -50,6 +50,7 @@ use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
+use crate::embedder::Embedder;
 use crate::files::Files;
 use crate::hub::changes::Changes;
 use crate::learner::Learner;
@@ -129,6 +130,8 @@ pub struct SessionDeps {
     pub meters: Meters,
     /// Learns from what was said.
     pub learner: Addr<Learner>,
+    /// Looks for what is remembered.
+    pub embedder: Addr<Embedder>,
 }
 
 /// One conversation.

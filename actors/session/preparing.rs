@@ -25,9 +25,6 @@ use crate::runtime::clock;
 /// How long the file of the soul may take to be looked at; then it is as it was.
 const SOUL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long what is remembered is looked for; then a prompt is answered without.
-const RECALL_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// How long a model may take to sum up; then it is done by rules.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -178,22 +175,20 @@ impl Session {
     /// Looks for what is remembered for the owner of the session that may bear on the prompt; none where it is not
     /// to be done.
     fn recall(&self, run: &RunId) -> Option<LocalBoxFuture<'static, Memories>> {
-        if !self.profile.recall || !self.conversation.may_recall(run) {
-            return None;
-        }
+        let within = self.profile.recall.filter(|_| self.conversation.may_recall(run))?;
         let prompt = self.conversation.prompt()?;
         let searched = prompt[..prompt.floor_char_boundary(SEARCHED_BYTES_MAX)].to_owned();
         let question = memory::Question::about(&searched, RECALLED_MAX).ok()?;
         let command = MemoryCommand::Query(memory::Query { question, tier: None, session: None });
         let (asked, session) = (self.ask_memory(command), self.conversation.key().clone());
         Some(Box::pin(async move {
-            let failed = match tokio::time::timeout(RECALL_TIMEOUT, asked).await {
+            let failed = match tokio::time::timeout(within, asked).await {
                 Ok(Ok(Reply::Memory(MemoryReply::Found(found)))) => {
                     return found.results.into_iter().map(|memory| beginning(memory.content)).collect();
                 }
                 Ok(Ok(_)) => ErrorCode::Internal.error("an answer to another question"),
                 Ok(Err(error)) => error,
-                Err(_) => ErrorCode::Timeout.error(format!("nothing found within {RECALL_TIMEOUT:?}")),
+                Err(_) => ErrorCode::Timeout.error(format!("nothing found within {within:?}")),
             };
             if failed.is_retryable() {
                 // Everybody's trouble, which the log tells once.

@@ -10,6 +10,7 @@ use clawmux_core::scope::Scope;
 use super::reading::{described, no_such};
 use super::requests::answer;
 use super::{SessionSupervisor, caught};
+use crate::embedder::{Find, look};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::dispatch::{Located, Request};
@@ -34,7 +35,7 @@ impl SessionSupervisor {
         if let Err(error) = command.check() {
             return asker.reply(Err(error));
         }
-        let store = self.setup.deps.store.clone();
+        let (store, embedder) = (self.setup.deps.store.clone(), self.setup.deps.embedder.clone());
         let owner = whose(&principal);
         answer(ctx, asker, async move {
             let reply = match command {
@@ -46,13 +47,15 @@ impl SessionSupervisor {
                     {
                         return Err(no_such(session, &principal));
                     }
-                    MemoryReply::Found(ask(&store, Recall { question, owner, tier, session }).await??)
+                    let recall = Recall { question, owner, tier, session };
+                    MemoryReply::Found(ask(&embedder, Find(recall)).await??)
                 }
                 MemoryCommand::Store(new) => {
                     let memory = MemoryRecord::new(new, principal.owner.clone(), session, clock::now());
                     let MemoryRecord { id, tier, kind, session, created, .. } = memory.clone();
                     let by_operator = principal.scopes.allows(Scope::Admin);
                     ask(&store, Remember { memory: Box::new(memory), by_operator }).await??;
+                    look(&embedder);
                     MemoryReply::Stored(Stored { id, tier, kind, session, created })
                 }
                 MemoryCommand::Delete(Delete { id }) => {

@@ -75,7 +75,13 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     } else {
         found.fine("daemon", who);
     }
-    for problem in status.texts("problems") {
+    let problems = status.texts("problems");
+    if let Some(model) = status["embeddings"].as_str()
+        && !problems.iter().any(|problem| problem.starts_with("memory.embeddings"))
+    {
+        found.fine("daemon", format!("memories are found by vectors of {model}, besides the built-in ones"));
+    }
+    for problem in problems {
         // Told with the credentials.
         if problem != LOCKED_OUT {
             found.warning("daemon", problem, remedy(problem));
@@ -109,6 +115,10 @@ fn remedy(problem: &str) -> &'static str {
         (
             "restart the daemon",
             "`systemctl restart clawmux`, or stop it and `clawmux serve`; or set the old value again",
+        ),
+        (
+            "memory.embeddings",
+            "see to its provider: `clawmux models` tries each; or set memory.embeddings to \"off\"",
         ),
         (
             "API key",

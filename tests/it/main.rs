@@ -30,6 +30,7 @@ mod dialects;
 mod disk;
 mod doctor;
 mod doors;
+mod embeddings;
 mod faults;
 mod files;
 mod flood;

@@ -76,6 +76,18 @@ pub struct Upstream {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// What it does when it is asked for vectors.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "the daemon's tests use it")]
+pub enum Embedding {
+    /// Answers with this status.
+    Refused(u16),
+    /// Does not answer.
+    Hung,
+    /// Gives for each text the vector that this makes of it.
+    Made(fn(&str) -> [f64; 3]),
+}
+
 /// What a model says to the body of a request.
 type Model = Box<dyn Fn(&Value) -> Vec<String> + Send + Sync>;
 
@@ -85,6 +97,8 @@ struct State {
     models: Mutex<Option<Value>>,
     /// What it says where no turn waits.
     model: Model,
+    /// What it does when it is asked for vectors.
+    embedding: Mutex<Embedding>,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<usize>,
     /// Requests that have arrived; one permit each.
@@ -134,6 +148,7 @@ impl Upstream {
             turns: Mutex::default(),
             models: Mutex::default(),
             model,
+            embedding: Mutex::new(Embedding::Refused(404)),
             requests: Mutex::default(),
             connections: Mutex::default(),
             arrived: Semaphore::new(0),
@@ -208,6 +223,12 @@ impl Upstream {
     #[allow(dead_code, reason = "not all tests ask")]
     pub fn list(&self, models: Value) {
         *self.state.models.lock().unwrap() = Some(models);
+    }
+
+    /// From now on it does this when it is asked for vectors.
+    #[allow(dead_code, reason = "the daemon's tests use it")]
+    pub fn embed(&self, embedding: Embedding) {
+        *self.state.embedding.lock().unwrap() = embedding;
     }
 
     /// The requests so far.
@@ -332,6 +353,27 @@ async fn serve(state: Arc<State>, mut stream: impl AsyncRead + AsyncWrite + Unpi
             // No prompt, but the question which models there are.
             let (status, body) = models.map_or((404, String::new()), |models| (200, models.to_string()));
             let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            if stream.write_all(head.as_bytes()).await.is_err() || stream.flush().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if request.path.ends_with("/embeddings") {
+            let embedding = *state.embedding.lock().unwrap();
+            let (status, body) = match embedding {
+                Embedding::Refused(status) => (status, "{}".to_owned()),
+                Embedding::Hung => (0, String::new()),
+                Embedding::Made(make) => (200, vectors(&request.body, make)),
+            };
+            state.requests.lock().unwrap().push(request);
+            if status == 0 {
+                hang(&state, &mut stream).await;
+                return;
+            }
+            let head = format!(
+                "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
             if stream.write_all(head.as_bytes()).await.is_err() || stream.flush().await.is_err() {
                 return;
             }
@@ -692,6 +734,15 @@ pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Reque
     let path = head.split_whitespace().nth(1).unwrap_or_default().to_owned();
     let body = serde_json::from_slice(&bytes[head_end..head_end + length]).unwrap_or(Value::Null);
     Some(Request { path, head, body })
+}
+
+/// The vectors of the texts in a request, the last first, each with its place.
+fn vectors(body: &Value, make: fn(&str) -> [f64; 3]) -> String {
+    let texts = body["input"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let vector = |(at, text): (usize, &Value)| json!({ "index": at, "embedding": make(text.as_str().unwrap_or_default()) });
+    let data: Vec<Value> = texts.iter().enumerate().rev().map(vector).collect();
+    let tokens = 7 * texts.len();
+    json!({ "data": data, "usage": { "prompt_tokens": tokens, "total_tokens": tokens } }).to_string()
 }
 
 /// What it says without a model of its own.

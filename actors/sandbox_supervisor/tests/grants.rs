@@ -85,7 +85,11 @@ fn resolver(answers: &[&str]) -> Resolver {
 }
 
 fn services(resolver: Resolver) -> HostServices {
-    HostServices { fetcher: Some(Fetcher::new(resolver, client_config(None).unwrap())), store: None }
+    HostServices {
+        fetcher: Some(Fetcher::new(resolver, client_config(None).unwrap())),
+        store: None,
+        embedder: None,
+    }
 }
 
 /// The plugin of this name that ships, with these grants.
@@ -295,7 +299,7 @@ async fn notes_are_apart_for_owners_and_agents_and_stay() {
     let entry = granted("notes", &["store:notes".to_owned()]);
     let begin = async || {
         let store = Store::open(path.clone()).await.unwrap().start();
-        let services = HostServices { fetcher: None, store: Some(store.clone()) };
+        let services = HostServices { fetcher: None, store: Some(store.clone()), embedder: None };
         (supervisor(&home, vec![entry.clone()]).with_services(services).start(), store)
     };
     let session =

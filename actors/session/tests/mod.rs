@@ -43,6 +43,7 @@ use tokio::sync::mpsc;
 
 use super::{AgentConfigs, Approvals, Learning, Profile, Queued, Session, SessionDeps, Soul, Watchers};
 use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
+use crate::embedder::{Embedder, EmbedderSettings};
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
@@ -169,7 +170,7 @@ impl World {
             context_tokens: 5000,
             finder: None,
             summaries: true,
-            recall: false,
+            recall: None,
         };
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();
@@ -214,9 +215,12 @@ impl World {
             catalog,
             learning: Learning::default(),
         }));
-        let learner = Learner::new(store.clone(), providers.clone()).start();
+        let settings = EmbedderSettings::of(&Config::default());
+        let embedder = Embedder::new(settings, store.clone(), providers.clone()).start();
+        let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
         let deps = SessionDeps {
             learner,
+            embedder,
             store,
             log_writer,
             providers,

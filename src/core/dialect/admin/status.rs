@@ -27,7 +27,8 @@ const NEEDS_RESTART: &str = "restart the daemon to apply the new value";
 /// - `agents`, each with its `model`, the `fallback` models and whether it is the default one; `provider_errors`, what
 ///   went wrong last with each provider within the hour (`calls_failed` in a row, none where it works again);
 ///   `left_alone`, the models and keys that are not asked for now because they fail; `provider_calls`, of each
-///   provider how many calls are `running` and `waiting` for a place, and how many may run (`max`);
+///   provider how many calls are `running` and `waiting` for a place, and how many may run (`max`); `embeddings`, the
+///   model that makes vectors of memories, null where only the built-in ones are used;
 /// - `running` and `queued` (runs and prompts), `budgets` as `admin.usage` tells them, and `store_size`, in bytes, with
 ///   the owners who hold most;
 /// - what waits for somebody: `approvals_waiting`, `devices_waiting`, `tokens_expiring` (the first to end);
@@ -61,6 +62,7 @@ fn told(daemon: &DaemonStatus) -> Value {
         "provider_errors": of("provider supervisor", "last_errors"),
         "provider_calls": of("provider supervisor", "calls"),
         "left_alone": of("provider supervisor", "left_alone"),
+        "embeddings": of("embedder", "model"),
         "tokens_expiring": of("tokens", "expiring_first"),
         "reload_failed": of("configuration", "not_reloaded"),
         "approvals_waiting": of("session supervisor", "approvals_waiting"),
@@ -185,6 +187,7 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                     found.push(format!("{NEEDS_RESTART} of {}", keys.join(", ")));
                 }
             }
+            "embedder" => found.extend(state["wrong"].as_str().map(str::to_owned)),
             "tokens" if state["locked_out"] == true => found.push(LOCKED_OUT.to_owned()),
             "provider supervisor" => {
                 let agents = state["agents_without_key"].as_array().into_iter().flatten();
@@ -282,6 +285,7 @@ mod tests {
                 json!({ "not_reloaded": { "by": "SIGHUP", "at_ms": 0, "error": "g.toml:2: no" },
                         "waits_for_restart": ["gateway.listen", "store.path"] }),
             ),
+            leaf("embedder", json!({ "wrong": "memory.embeddings: no vectors" })),
             leaf("tokens", json!({ "locked_out": true })),
             leaf("provider supervisor", json!({ "agents_without_key": ["main"] })),
             Snapshot { silent, ..leaf("hub", json!({})) },
@@ -307,6 +311,7 @@ mod tests {
             "MCP server b: some of its tools were not agreed to",
             "the last reload (SIGHUP, 1970-01-01T00:00:00.000Z) changed nothing: g.toml:2: no",
             "restart the daemon to apply the new value of gateway.listen, store.path",
+            "memory.embeddings: no vectors",
             LOCKED_OUT,
             "agent main has no API key for its provider",
             "the daily budget is at 80 %: 800 of 1000 tokens",
