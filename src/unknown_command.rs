@@ -100,6 +100,7 @@ const LISTS: &[(&str, &str)] = &[
     ("token", "tokens"),
     ("job", "jobs"),
     ("config", "config get"),
+    ("memory", "memory"),
 ];
 
 /// The answer to a command that does not exist; none if the parser's own message is all there is to say.
@@ -162,6 +163,7 @@ mod tests {
             told("ps").is_some_and(|said| said.starts_with("there is no command \"ps\": `clawmux sessions`"))
         );
         assert!(told("--home /x stop now").is_some_and(|said| said.contains("clawmux drain")));
+        assert!(told("memory list").is_some_and(|said| said.contains("`clawmux memory` lists them")));
         assert!(told("session ls").is_some_and(|said| said.contains("`clawmux sessions` lists them")));
         assert!(told("config list").is_some_and(|said| said.contains("`clawmux config get`")));
         let of = |line: &str| {

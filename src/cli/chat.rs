@@ -30,6 +30,7 @@ pub(crate) struct Chat {
     ///   tool_use     name, input; approval: the ID to approve or deny, where the call waits for that
     ///   approval     approval, name, decision (approved, denied, timed_out, withdrawn), by
     ///   tool_result  content, is_error
+    ///   notice       kind (waiting, retrying, fallback, incomplete, reduced, compacted, budget), message
     ///   done         outcome (completed, aborted, failed), error, elapsed_ms, input_tokens, output_tokens
     ///
     /// Fields that do not apply are left out. Skip events and fields you do not know.

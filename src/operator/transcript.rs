@@ -89,6 +89,10 @@ pub(super) fn told(event: &Value) -> (&str, String) {
         "clear" => ("clear", "the conversation so far was forgotten".into()),
         "reset" => ("reset", "a new conversation begins".into()),
         "compact" => ("compact", format!("what ended up to {} was forgotten", number("up_to_seq"))),
+        "compacted" => ("compact", format!("what ended up to {} is summed up", number("up_to_seq"))),
+        "sealed" => ("sealed", format!("{} thoughts, to be sent back", number("thoughts"))),
+        "recalled" => ("recall", "what is remembered was put beside the prompt".into()),
+        "notice" => ("notice", text("message").to_owned()),
         "message" => ("message", text("content").to_owned()),
         "configure" => {
             let set = ["label", "model", "thinking"].into_iter().filter(|name| !event[*name].is_null());
@@ -136,6 +140,13 @@ mod tests {
             ),
             (json!({"event": "thought", "text": "hm"}), "thought   hm"),
             (json!({"event": "start"}), "start"),
+            (
+                json!({"event": "notice", "kind": "retrying", "message": "again in 2 s"}),
+                "notice    again in 2 s",
+            ),
+            (json!({"event": "compacted", "up_to_seq": 7}), "compact   what ended up to 7 is summed up"),
+            (json!({"event": "recalled"}), "recall    what is remembered was put beside the prompt"),
+            (json!({"event": "sealed", "thoughts": 2}), "sealed    2 thoughts, to be sent back"),
             (
                 json!({"event": "tool_call", "tool": "echo", "call": "c", "input": {"a": 1}}),
                 r#"call      echo {"a":1} [c]"#,
