@@ -14,8 +14,10 @@ use clawmux_actors::sandbox::compiler::Compiler;
 use clawmux_actors::sandbox::source;
 use clawmux_actors::session::SOUL_BYTES_MAX;
 use clawmux_actors::skills;
+use clawmux_core::config::unpriced::Unpriced;
 use clawmux_core::config::{Agent, Config};
 use clawmux_core::provider::estimate_tokens;
+use clawmux_core::provider::model::ModelRef;
 use clawmux_core::skill::AgentSkills;
 
 use crate::{home, logging};
@@ -109,6 +111,7 @@ pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
     let skills: Vec<AgentSkills> =
         config.agents.values().map(|agent| agent.skills(config.memory.context_tokens)).collect();
     warnings.extend(skills::list(&skills).complaints());
+    warnings.extend(config.unpriced(&config.models, ModelRef::clone).iter().map(Unpriced::warning));
     (complaints, warnings)
 }
 

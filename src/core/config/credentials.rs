@@ -22,12 +22,19 @@ pub(super) struct Sought {
     pub(super) is_named: bool,
     /// The variable it was looked for in; empty where it was in none.
     variable: String,
+    /// The file, likewise.
+    file: String,
 }
 
 impl Sought {
     /// The variable it was looked for in, for complaints.
     pub(super) fn described(&self) -> String {
         described(&self.variable)
+    }
+
+    /// The variable or file that it was in.
+    pub(super) fn place(&self) -> String {
+        if self.variable.is_empty() { self.file.clone() } else { self.variable.clone() }
     }
 }
 
@@ -99,14 +106,14 @@ impl Secrets<'_> {
             }
             let key = s.name(file_key);
             let secret = self.in_file(r, &s.origin(file_key), &key, &file);
-            return Sought { secret, is_named: true, variable: String::new() };
+            return Sought { secret, is_named: true, variable: String::new(), file };
         }
         if name.is_empty() {
-            return Sought { secret: None, is_named: false, variable: name };
+            return Sought { secret: None, is_named: false, variable: name, file: String::new() };
         }
         let key = s.name(env_key);
         let secret = self.in_env(r, &s.origin(env_key), &key, &name);
-        Sought { secret, is_named: named, variable: name }
+        Sought { secret, is_named: named, variable: name, file: String::new() }
     }
 }
 

@@ -26,6 +26,7 @@ mod restart;
 mod section;
 mod spending;
 mod tree;
+pub mod unpriced;
 
 #[cfg(test)]
 mod tests;
@@ -159,6 +160,8 @@ pub struct Provider {
     pub headers: BTreeMap<String, Secret>,
     /// More of them: one is asked with where another is refused or has no more requests left.
     pub more_keys: Vec<Secret>,
+    /// The variables and files that they are in, in their order; fewer where that is not known.
+    pub key_places: Vec<String>,
     /// The most calls of it at once; 0 = as many as the limit on open files has room for.
     pub max_concurrent: usize,
     /// PEM file of a certificate authority trusted besides the public roots.

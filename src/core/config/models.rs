@@ -26,13 +26,29 @@ impl Provider {
     pub fn new(kind: ProviderKind, base_url: &str, api_key: Option<Secret>) -> Self {
         let patience = if is_loopback(base_url) { Patience::at_home() } else { Patience::default() };
         let base_url = base_url.trim_end_matches('/').to_owned();
-        let (more_keys, headers) = (Vec::new(), BTreeMap::new());
-        Self { kind, base_url, api_key, more_keys, max_concurrent: 0, headers, ca_file: None, patience }
+        let (more_keys, key_places, headers) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let (max_concurrent, ca_file) = (0, None);
+        Self { kind, base_url, api_key, more_keys, key_places, max_concurrent, headers, ca_file, patience }
     }
 
     /// Its keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &Secret> {
         self.api_key.iter().chain(&self.more_keys)
+    }
+
+    /// The same with each of its keys alone, with what that key is called: once without where it has none.
+    pub fn by_key(&self) -> Vec<(String, Self)> {
+        let with = |api_key: Option<&Secret>| Self {
+            api_key: api_key.cloned(),
+            more_keys: Vec::new(),
+            key_places: Vec::new(),
+            ..self.clone()
+        };
+        if self.api_key.is_none() {
+            return vec![(String::new(), with(None))];
+        }
+        let named = |at| self.key_places.get(at).cloned().unwrap_or_else(|| format!("key {}", at + 1));
+        self.keys().enumerate().map(|(at, key)| (named(at), with(Some(key)))).collect()
     }
 
     /// Whether it is a service that wants a key, and there is none.
@@ -119,7 +135,11 @@ fn provider(
             format!("providers.{name}: {what} is not set, so {name} is asked without a key"),
         );
     }
-    let mut keys = different(sought.secret, listed.unwrap_or_default(), &s, r).into_iter();
+    let place = sought.place();
+    let first = sought.secret.map(|secret| (secret, place));
+    let (keys, key_places): (Vec<_>, _) =
+        different(first, listed.unwrap_or_default(), &s, r).into_iter().unzip();
+    let mut keys = keys.into_iter();
     let (api_key, more_keys) = (keys.next(), keys.collect());
     let ca_file = s.optional(r, "ca_file").map(|path| secrets.home.join(path));
     let key_header = api_key.as_ref().and_then(|_| key_header(kind.format()));
@@ -135,18 +155,21 @@ fn provider(
     let patience = patience(&mut s, r, usual.patience);
     let max_concurrent = s.count(r, "max_concurrent", 0, 0..=CONCURRENT_MAX);
     s.finish(r);
-    Some(Provider { more_keys, max_concurrent, headers, ca_file, patience, ..usual })
+    Some(Provider { more_keys, key_places, max_concurrent, headers, ca_file, patience, ..usual })
 }
 
 /// More calls of one provider at once than any machine makes.
 const CONCURRENT_MAX: u64 = 1_000_000;
+
+/// A key, and the variable or file that it is in.
+type Placed = (Secret, String);
 
 /// The most keys of one provider.
 const KEYS_MAX: usize = 64;
 
 /// The keys that are listed, those of variables first; none where no list is written. Of a variable that is not
 /// set it is said so; the others are asked with.
-fn more_keys(s: &mut Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Vec<Secret>> {
+fn more_keys(s: &mut Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Vec<Placed>> {
     let (envs, files) = (s.texts(r, "api_key_envs", Some(&[])), s.texts(r, "api_key_files", Some(&[])));
     if envs.is_none() && files.is_none() {
         return None;
@@ -159,19 +182,20 @@ fn more_keys(s: &mut Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Opti
             let (name, what) = (s.name("api_key_envs"), described(&value));
             r.warn(&origin, format!("{name}: {what} is not set, so it is asked without that key"));
         }
-        keys.extend(key);
+        keys.extend(key.map(|key| (key, value)));
     }
     for At { value, origin } in files.unwrap_or_default() {
-        keys.extend(secrets.in_file(r, &origin, &s.name("api_key_files"), &value));
+        let key = secrets.in_file(r, &origin, &s.name("api_key_files"), &value);
+        keys.extend(key.map(|key| (key, value)));
     }
     Some(keys)
 }
 
 /// The keys of a provider, each once: one that is there twice would be asked with again once it is refused.
-fn different(first: Option<Secret>, more: Vec<Secret>, s: &Section, r: &mut Report) -> Vec<Secret> {
-    let mut keys: Vec<Secret> = Vec::new();
+fn different(first: Option<Placed>, more: Vec<Placed>, s: &Section, r: &mut Report) -> Vec<Placed> {
+    let mut keys: Vec<Placed> = Vec::new();
     for (at, key) in first.into_iter().chain(more).enumerate() {
-        if let Some(same) = keys.iter().position(|known| *known == key) {
+        if let Some(same) = keys.iter().position(|known| known.0 == key.0) {
             let (same, at) = (same + 1, at + 1);
             let what =
                 format!("{}: key {at} is the same as key {same}: keep one of them", s.name("api_key_envs"));

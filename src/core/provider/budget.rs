@@ -29,6 +29,34 @@ impl Budgets {
         let costs = caps.flat_map(|caps| [caps.daily_cost, caps.monthly_cost]);
         costs.chain([self.session_cost]).any(|cost| cost != Money::ZERO)
     }
+
+    /// The budget in money that prompts to this agent spend from: its key in the configuration, and the principal
+    /// whose prompts alone do. One that concerns all comes first.
+    pub fn in_money_for(&self, agent: &AgentId) -> Option<(&'static str, Option<&Owner>)> {
+        if self.session_cost != Money::ZERO {
+            return Some(("session_cost", None));
+        }
+        if let Some(key) = self.all.in_money() {
+            return Some((key, None));
+        }
+        let rules = self.rules.iter().filter(|rule| rule.agent.concerns(agent));
+        let found = rules.filter_map(|rule| {
+            let principal = match &rule.principal {
+                Among::One(principal) => Some(principal),
+                Among::All | Among::Each => None,
+            };
+            Some((rule.caps.in_money()?, principal))
+        });
+        found.min_by_key(|(_, principal)| principal.is_some())
+    }
+
+    /// What each agent or principal may spend that has a budget of its own, in words, whether it has spent anything
+    /// yet or not.
+    pub fn words_of_each(&self) -> Vec<String> {
+        let is_each =
+            |rule: &&BudgetRule| matches!(rule.agent, Among::Each) || matches!(rule.principal, Among::Each);
+        self.rules.iter().filter(is_each).map(BudgetRule::words).collect()
+    }
 }
 
 /// The most that may be spent in a day and a month; 0 = unlimited.
@@ -42,6 +70,27 @@ pub struct Caps {
     pub monthly: u64,
     /// Money over a calendar month, UTC.
     pub monthly_cost: Money,
+}
+
+impl Caps {
+    /// The key of the first that is in money.
+    fn in_money(&self) -> Option<&'static str> {
+        let costs = [("daily_cost", self.daily_cost), ("monthly_cost", self.monthly_cost)];
+        costs.into_iter().find(|(_, cost)| *cost != Money::ZERO).map(|(key, _)| key)
+    }
+
+    /// All that are set, in words: `$1.50 a day and 9000 tokens a month`.
+    fn words(&self) -> String {
+        let tokens = |amount: u64, time: &str| (amount > 0).then(|| format!("{amount} tokens a {time}"));
+        let money = |amount: Money, time: &str| (amount != Money::ZERO).then(|| format!("{amount} a {time}"));
+        let set = [
+            tokens(self.daily, "day"),
+            money(self.daily_cost, "day"),
+            tokens(self.monthly, "month"),
+            money(self.monthly_cost, "month"),
+        ];
+        set.into_iter().flatten().collect::<Vec<_>>().join(" and ")
+    }
 }
 
 /// What an agent or a principal, or each of them, may spend.
@@ -88,6 +137,23 @@ impl BudgetRule {
     pub fn whose(&self, agent: &AgentId, principal: &Owner) -> Option<Whose> {
         (self.agent.concerns(agent) && self.principal.concerns(principal))
             .then(|| Whose { agent: self.agent.whose(agent), principal: self.principal.whose(principal) })
+    }
+
+    /// Who may spend what: `each agent may spend $1.50 a day`.
+    fn words(&self) -> String {
+        let agent = match &self.agent {
+            Among::All => None,
+            Among::Each => Some("each agent".to_owned()),
+            Among::One(agent) => Some(format!("agent {agent}")),
+        };
+        let principal = match &self.principal {
+            Among::All => None,
+            Among::Each => Some("each principal".to_owned()),
+            Among::One(Owner::Admins) => Some("the operators".to_owned()),
+            Among::One(Owner::Credential(name)) => Some(name.to_string()),
+        };
+        let who: Vec<String> = agent.into_iter().chain(principal).collect();
+        format!("{} may spend {}", who.join(" for "), self.caps.words())
     }
 }
 
@@ -214,21 +280,53 @@ impl Budget {
         )
     }
 
-    /// That it does not hold what is asked for.
-    pub fn exceeded(&self) -> Error {
+    /// That it does not hold what is asked for, which needs about so much. What a session's clients know of it
+    /// stands first.
+    pub fn exceeded(&self, needs: u64) -> Error {
         let what = match self.unit {
             Unit::Tokens => "token",
             Unit::Money => "cost",
         };
-        let (taken, resets) = (self.taken(), self.resets_words());
-        ErrorCode::BudgetExceeded
-            .error(format!("{what} budget exceeded ({}){resets}", self.figures(taken)))
-            .with(Detail::Budget(Box::new(BudgetMet {
-                name: self.bound(),
-                used: taken,
-                limit: self.limit,
-                resets: self.resets,
-            })))
+        let taken = self.taken();
+        let mut message = format!("{what} budget exceeded ({})", self.figures(taken));
+        if taken < self.limit {
+            let (taken, limit, needs) =
+                (self.unit.said(taken), self.unit.said(self.limit), self.unit.said(needs));
+            let used = if self.reserved > 0 { "used or held for what runs" } else { "used" };
+            message += &format!(": {taken} of {limit} are {used}, and this prompt needs about {needs}");
+        }
+        message += &match self.period {
+            Period::Session => "; /new begins another conversation".to_owned(),
+            Period::Daily | Period::Monthly => self.resets_words(),
+        };
+        ErrorCode::BudgetExceeded.error(message).with(Detail::Budget(Box::new(BudgetMet {
+            name: self.bound(),
+            used: taken,
+            limit: self.limit,
+            resets: self.resets,
+        })))
+    }
+
+    /// That prompts are refused since nothing of it is left; none where something is, and for one session's.
+    pub fn refusal_words(&self) -> Option<String> {
+        let is_spent = self.limit > 0 && self.used >= self.limit && self.period != Period::Session;
+        is_spent.then(|| {
+            let (who, whose) = match (&self.whose.principal, &self.whose.agent) {
+                (None, None) => ("all prompts".to_owned(), "the"),
+                (None, Some(agent)) => (format!("prompts to agent {agent}"), "its"),
+                (Some(principal), agent) => {
+                    let of = match principal {
+                        Owner::Admins => "the operators",
+                        Owner::Credential(name) => name,
+                    };
+                    let to = agent.as_ref().map(|agent| format!(" to agent {agent}")).unwrap_or_default();
+                    (format!("prompts of {of}{to}"), "their")
+                }
+            };
+            let (period, resets) = (self.period.name(), self.resets_words());
+            let what = if self.unit == Unit::Money { " cost" } else { "" };
+            format!("{who} are refused: {whose} {period}{what} budget is spent{resets}")
+        })
     }
 
     fn figures(&self, used: u64) -> String {
@@ -252,5 +350,34 @@ impl Budget {
             (Period::Monthly, Unit::Tokens) => Limit::MonthlyTokens,
             (Period::Monthly, Unit::Money) => Limit::MonthlyCost,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_each_may_spend_is_said_whether_anybody_did_or_not() {
+        let caps = |daily, monthly_cost| Caps {
+            daily,
+            monthly_cost: Money::from_nanos(monthly_cost),
+            ..Caps::default()
+        };
+        let rule = |agent, principal, caps| BudgetRule { agent, principal, caps };
+        let rules = vec![
+            rule(Among::Each, Among::All, caps(9, 1_500_000_000)),
+            rule(Among::One("main".into()), Among::Each, caps(7, 0)),
+            rule(Among::One("main".into()), Among::All, caps(5, 0)),
+        ];
+        let budgets = Budgets { rules, ..Budgets::default() };
+        assert_eq!(
+            budgets.words_of_each(),
+            [
+                "each agent may spend 9 tokens a day and $1.50 a month",
+                "agent main for each principal may spend 7 tokens a day",
+            ]
+        );
+        assert_eq!(budgets.in_money_for(&"main".into()), Some(("monthly_cost", None)));
     }
 }

@@ -340,8 +340,7 @@ fn room(budget: &Budget, ask: &Ask<'_>) -> Result<u32, Error> {
         (Unit::Money, None) => {
             let (name, whose) = (budget.name(), budget.whose.words());
             return Err(ErrorCode::BudgetExceeded.error(format!(
-                "the budget {name}{whose} is in money, and what the model costs is not known: \
-                 [models.\"PROVIDER/MODEL\"] can say it"
+                "the budget {name}{whose} is in money, and what the model costs is not known"
             )));
         }
         (Unit::Money, Some(price)) => {
@@ -354,8 +353,13 @@ fn room(budget: &Budget, ask: &Ask<'_>) -> Result<u32, Error> {
             }
         }
     };
-    if tokens < ask.output_min.max(1).into() {
-        return Err(budget.exceeded());
+    let least = ask.output_min.max(1).into();
+    if tokens < least {
+        let needs = match (budget.unit, ask.price) {
+            (Unit::Money, Some(price)) => price.at_most(ask.input, least).nanos(),
+            _ => ask.input.saturating_add(least),
+        };
+        return Err(budget.exceeded(needs));
     }
     Ok(u32::try_from(tokens).unwrap_or(u32::MAX))
 }
@@ -419,12 +423,20 @@ mod tests {
     fn the_refusal_says_what_the_protocol_wants_and_when_it_is_over() {
         let mut meter = meter(10_000, 0, 0);
         let error = meter.reserve(JANUARY, &main().ask(9_500, 500, 100)).unwrap_err();
-        assert_eq!(error.message, "token budget exceeded (session: 9500/10000)");
+        assert_eq!(
+            error.message,
+            "token budget exceeded (session: 9500/10000): 9500 of 10000 are used, and this prompt needs about 501; \
+             /new begins another conversation"
+        );
         assert_eq!(error.code, ErrorCode::BudgetExceeded);
         assert_eq!(meter.reserved(), NOBODY, "a refusal reserves nothing");
         let mut meter = self::meter(0, 10, 0);
         let error = meter.reserve(JANUARY, &main().ask(0, 10, 1)).unwrap_err();
-        assert_eq!(error.message, "token budget exceeded (daily: 0/10); it resets at 2026-02-01T00:00:00Z");
+        assert_eq!(
+            error.message,
+            "token budget exceeded (daily: 0/10): 0 of 10 are used, and this prompt needs about 11; it resets at \
+             2026-02-01T00:00:00Z"
+        );
     }
 
     #[test]
