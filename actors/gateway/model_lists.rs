@@ -51,11 +51,10 @@ async fn listed(config: &Config) -> Listed {
     let can_say = |(_, provider): &(&String, &Provider)| {
         provider.kind != ProviderKind::Offline && !provider.lacks_key()
     };
-    let asked = config
-        .providers
-        .iter()
-        .filter(can_say)
-        .map(async |(name, provider)| (name, probe::described(name, provider, WITHIN).await));
+    let asked =
+        config.providers.iter().filter(can_say).map(async |(name, provider)| {
+            (name, probe::described_with_any_key(name, provider, WITHIN).await)
+        });
     let mut listed = Listed::new();
     for (name, models) in join_all(asked).await {
         match models {

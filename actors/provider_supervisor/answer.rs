@@ -41,9 +41,11 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::client::{self, Body, Failure, io_words};
 use super::default_model::{self, Chosen};
 use super::deltas::Held;
+use super::limited::Limited;
+use super::output_bound::OutputBound;
 use super::standing::Standing;
 use super::waiting::{Queueing, Step as QueueStep};
-use super::{Call, Candidate, Deadlines, Endpoint};
+use super::{Call, Candidate, Deadlines, Endpoint, reason};
 use crate::runtime::clock;
 
 /// How much is read before what was decoded is handed on, in bytes.
@@ -73,6 +75,10 @@ pub(super) struct Answer {
     /// Where it is kept how they answer.
     standing: Standing,
     request: ChatRequest,
+    /// What bounds the answer's length.
+    bound: OutputBound,
+    /// The key of the model that takes requests again soonest, where another one is asked with meanwhile.
+    limited: Option<Limited>,
     deadlines: Deadlines,
     /// The model that is asked, its request as its provider wants it, and how often it was asked again.
     asked: Option<(Candidate, Bytes)>,
@@ -138,13 +144,15 @@ enum Phase {
 
 impl Answer {
     pub(super) fn new(call: Call, held: Held) -> Self {
-        let Call { session, candidates, request, notices, body, chosen, standing } = call;
+        let Call { session, candidates, request, bound, notices, body, chosen, standing } = call;
         let deadlines = candidates.front().map(|first| first.deadlines).unwrap_or_default();
         let mut answer = Self {
             session,
             candidates,
             standing,
             request,
+            bound,
+            limited: None,
             deadlines,
             asked: None,
             again: 0,
@@ -177,7 +185,12 @@ impl Answer {
     /// Asks another model than before, for no longer an answer than was reserved for that.
     fn begin_next(&mut self, candidate: Candidate) {
         self.request.model.clone_from(&candidate.model);
-        self.request.max_tokens = candidate.facts.output_tokens(self.request.max_tokens);
+        self.limited = None;
+        let most = candidate.facts.output_tokens(self.request.max_tokens);
+        if most < self.request.max_tokens {
+            self.bound = OutputBound::Model;
+            self.request.max_tokens = most;
+        }
         let Endpoint { kind, base_url, .. } = &*candidate.endpoint;
         let body = encode(*kind, base_url, &self.request).into();
         self.again = 0;
@@ -237,12 +250,40 @@ impl Answer {
                 self.asked = Some((asked, body));
                 return None;
             }
-            if self.ask_next(&asked, body, &error, fault) {
+            if self.ask_limited(&asked, &body) || self.ask_next(&asked, body, &error, fault) {
                 return None;
             }
+            // What passes is told rather than what does not.
+            if let Some(limited) = self.limited.take().filter(|_| !fault.is_passing()) {
+                self.end();
+                return Some(limited.error);
+            }
+        } else if !self.spoken
+            && fault == Fault::ContextTooLong
+            && let Some((asked, _)) = &self.asked
+        {
+            let model = asked.model_ref().to_string();
+            let error = self.request.too_long_alone(&model, &error);
+            self.end();
+            return Some(error);
         }
         self.end();
         Some(error)
+    }
+
+    /// Goes back to the key that only has no more requests for now, where none is left of the others. Whether it
+    /// does.
+    fn ask_limited(&mut self, asked: &Candidate, body: &Bytes) -> bool {
+        if self.candidates.front().is_some_and(|next| next.is_model_of(asked)) {
+            return false;
+        }
+        let Some(limited) = self.limited.take() else { return false };
+        if !self.ask_later(&limited.candidate, &limited.still(), limited.fault) {
+            self.limited = Some(limited);
+            return false;
+        }
+        self.asked = Some((limited.candidate, body.clone()));
+        true
     }
 
     /// Whether another key of the same model comes next and is better asked with at once than this one later.
@@ -262,7 +303,7 @@ impl Answer {
         let (max, pause) = (asked.endpoint.patience.retries, self.deadlines.retry);
         let retries = Retries { max, pause, ..Retries::default() };
         let Some(pause) = retries.pause(fault, self.again, wanted, random()) else { return false };
-        let (model, pause_ms, words) = (asked.model_ref(), pause.as_millis(), fault.words());
+        let (model, pause_ms, words) = (asked.model_ref(), pause.as_millis(), reason::words(error, fault));
         tracing::warn!(%error, %model, fault = fault.name(), pause_ms, "model failed, it is asked again");
         let notice = format!("{model} {words}: it is asked again in {}", seconds(pause));
         self.notices.push(Notice::new(NoticeKind::Retrying, notice));
@@ -274,10 +315,14 @@ impl Answer {
     /// Asks with the next key of the same model, or the next model. Whether there is one.
     fn ask_next(&mut self, asked: &Candidate, body: Bytes, error: &Error, fault: Fault) -> bool {
         let Some(next) = self.candidates.front() else { return false };
-        let (from, words) = (asked.model_ref(), fault.words());
+        let (from, words) = (asked.model_ref(), reason::words(error, fault));
         if next.is_model_of(asked) {
             let (Some(key), Some(other)) = (asked.key_name(), next.key_name()) else { return false };
             tracing::warn!(%error, model = %from, %key, next = %other, fault = fault.name(), "key failed, trying the next");
+            let limited = Limited::new(asked.clone(), error.clone(), fault);
+            if fault.is_passing() && self.limited.as_ref().is_none_or(|known| limited.wait() < known.wait()) {
+                self.limited = Some(limited);
+            }
             // It is asked at once: only what took a while is worth telling.
             if self.since.elapsed() >= self.deadlines.notice {
                 let notice = format!("{from} {words} ({key}): it is asked with {other}");
@@ -477,9 +522,7 @@ impl Answer {
             Stop::End | Stop::ToolUse => return None,
             // The error says so.
             _ if !self.answered => return None,
-            Stop::MaxTokens => {
-                format!("the answer was cut at {} tokens, the most it may have", self.request.max_tokens)
-            }
+            Stop::MaxTokens => self.bound.cut(self.request.max_tokens),
             Stop::Refused => "the model refused to go on".to_owned(),
             Stop::Filtered => "the provider's content filter ended the answer".to_owned(),
         };

@@ -18,8 +18,9 @@ use clawmux_core::provider::{ChatRequest, Decoder, HttpRequest, ProviderKind};
 use rustls::ClientConfig;
 
 use super::default_model::Chosen;
+use super::output_bound::OutputBound;
 use super::places::Places;
-use super::standing::{Standing, key_name};
+use super::standing::Standing;
 use crate::outbound::proxy;
 use crate::outbound::tls::client_config;
 
@@ -94,7 +95,9 @@ pub(crate) struct Endpoint {
     hidden: Vec<Secret>,
     /// The place of the key among those of the provider, from 0, and how many it has.
     pub(super) key_at: usize,
-    pub(super) keys: usize,
+    keys: usize,
+    /// The variable or file that it is in, where that is known.
+    key_place: Option<String>,
     pub(super) patience: Patience,
     /// None for a provider without a network.
     pub(super) http: Option<HttpRequest>,
@@ -129,6 +132,7 @@ impl Endpoint {
             key: None,
             key_at: 0,
             keys: provider.keys().count(),
+            key_place: None,
             hidden: provider
                 .headers
                 .values()
@@ -157,11 +161,26 @@ impl Endpoint {
 
     fn with_key(self, at: usize, key: Option<&Secret>, provider: &config::Provider) -> Self {
         let http = HttpRequest::new(self.kind, &self.base_url, key, &provider.headers);
-        Self { key: key.cloned(), key_at: at, http, ..self }
+        let key_place = provider.key_places.get(at).cloned();
+        Self { key: key.cloned(), key_at: at, key_place, http, ..self }
     }
 }
 
 impl Endpoint {
+    /// Its key as people are told of it: by its position; nothing where there is but one.
+    pub(super) fn key_name(&self) -> Option<String> {
+        (self.keys > 1).then(|| format!("key {} of {}", self.key_at + 1, self.keys))
+    }
+
+    /// Its key as operators are told of it: with the variable or file that it is in. Nothing where there is but one.
+    pub(super) fn key_with_place(&self) -> Option<String> {
+        let name = self.key_name()?;
+        Some(match &self.key_place {
+            Some(place) => format!("{name} ({place})"),
+            None => name,
+        })
+    }
+
     /// What of its requests nobody is told, should the provider repeat it.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
         self.key.iter().chain(&self.hidden)
@@ -209,7 +228,7 @@ impl Candidate {
 
     /// Its key as people are told of it, by its position; nothing where there is but one.
     pub(super) fn key_name(&self) -> Option<String> {
-        key_name(self.endpoint.key_at, self.endpoint.keys)
+        self.endpoint.key_name()
     }
 }
 
@@ -221,6 +240,8 @@ pub(crate) struct Call {
     /// Tried in order; never empty.
     pub(crate) candidates: VecDeque<Candidate>,
     pub(crate) request: ChatRequest,
+    /// What bounds its answer.
+    pub(crate) bound: OutputBound,
     /// What is told before the answer.
     pub(crate) notices: Vec<Notice>,
     /// The request as the first candidate's provider wants it.

@@ -14,8 +14,11 @@ mod client;
 pub mod default_model;
 pub mod deltas;
 pub mod embedding;
+mod limited;
+mod output_bound;
 mod places;
 pub mod probe;
+mod reason;
 pub mod shared_budget;
 mod shared_meter;
 mod standing;
@@ -30,6 +33,7 @@ use actix::{
     Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
     ResponseActFuture, WrapFuture as _, fut,
 };
+use clawmux_core::config::unpriced::{self, Unpriced};
 use clawmux_core::config::{self, Config};
 use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Error, ErrorCode};
@@ -58,6 +62,7 @@ pub(crate) use call::{Call, Candidate, Endpoint};
 pub(crate) use charge::{Charge, Payer};
 use default_model::Defaults;
 use deltas::Deltas;
+use output_bound::OutputBound;
 use places::{Figures, Places};
 use shared_budget::SharedBudgets;
 use shared_meter::{CallSize, SharedMeter};
@@ -298,8 +303,7 @@ impl ProviderSupervisor {
         endpoints: BTreeMap<String, Vec<Arc<Endpoint>>>,
         is_same: impl Fn(&String) -> bool,
     ) {
-        let keys = endpoints.iter().map(|(name, keys)| (name.clone(), keys.len())).collect();
-        self.standing.set_providers(keys, is_same);
+        self.standing.set_providers(endpoints.clone(), is_same);
         self.endpoints = endpoints;
         self.set_places();
     }
@@ -397,6 +401,8 @@ impl ProviderSupervisor {
         let wanted = output_tokens(request.max_tokens.min(max_tokens), request.thinking);
         request.max_tokens = first.facts.output_tokens(wanted);
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
+        let agents = OutputBound::Agent(agent.clone());
+        let mut bound = if request.max_tokens < wanted { OutputBound::Model } else { agents };
         let mut body = encode(&request);
         let input = estimate_input(first.endpoint.kind, &request, body.len());
         let shared_budgets = self.shared_budgets.clone();
@@ -406,6 +412,7 @@ impl ProviderSupervisor {
         let set_aside = self.meter.reserve(&payer, size)?;
         if set_aside.output != request.max_tokens {
             request.max_tokens = set_aside.output;
+            bound = OutputBound::Budgets;
             body = encode(&request);
         }
         notices.extend(self.near(&payer));
@@ -417,7 +424,7 @@ impl ProviderSupervisor {
         let charge = Charge::new(settling, call, meter, (set_aside, size), payer, changed);
         let begun = BeginCall { call, reserved: charge.reserved(model) };
         let (standing, chosen) = (self.standing.clone(), supervisor.clone().recipient());
-        let call = Call { session, candidates, request, notices, body, chosen, standing };
+        let call = Call { session, candidates, request, bound, notices, body, chosen, standing };
         Ok((Granted { call, charge }, begun, is_bounded))
     }
 
@@ -432,22 +439,18 @@ impl ProviderSupervisor {
     ) -> Result<Option<Price>, Error> {
         let is_needed = self.meter.lock().needs_price(agent, &session.owner());
         if is_needed {
+            let wanted = candidates.first().map(Candidate::model_ref);
             let is_unpriced = |candidate: &mut Candidate| candidate.facts.price.is_none();
-            let mut unpriced: Vec<String> = candidates
-                .extract_if(.., is_unpriced)
-                .map(|left_out| left_out.model_ref().to_string())
-                .collect();
+            let mut unpriced: Vec<ModelRef> =
+                candidates.extract_if(.., is_unpriced).map(|left_out| left_out.model_ref()).collect();
             // Once, however many keys there are.
             unpriced.dedup();
-            let (unpriced, next) = (unpriced.join(", "), candidates.first().map(Candidate::model_ref));
-            match next {
-                None => {
-                    return Err(ErrorCode::BudgetExceeded.error(format!(
-                        "a budget is in money, and what {unpriced} costs is not known: \
-                         [models.\"PROVIDER/MODEL\"] of the configuration can say it"
-                    )));
-                }
-                Some(next) if !unpriced.is_empty() => {
+            match candidates.first().map(Candidate::model_ref) {
+                None => return Err(ErrorCode::BudgetExceeded.error(unpriced::refusal(&unpriced))),
+                // What would only be asked where the first one fails is left out without a word.
+                Some(next) if wanted.is_some_and(|wanted| wanted != next) => {
+                    let unpriced: Vec<String> = unpriced.iter().map(ToString::to_string).collect();
+                    let unpriced = unpriced.join(", ");
                     tracing::warn!(%unpriced, model = %next, "a budget is in money, and the price is not known: another model is asked");
                     let why = format!("what {unpriced} costs is not known: {next} is asked");
                     notices.push(Notice::new(NoticeKind::Fallback, why));
@@ -563,6 +566,16 @@ impl ProviderSupervisor {
             .filter(|agent| agent.models.first().is_some_and(lacks_key))
             .map(|agent| agent.id.as_str())
             .collect()
+    }
+
+    /// That prompts are refused since a budget in money can't count what their models cost.
+    fn refused_without_price(&self) -> Vec<String> {
+        let chosen = |model: &ModelRef| match model.model.is_empty() {
+            true => ModelRef { provider: model.provider.clone(), model: self.defaults.of(&model.provider) },
+            false => model.clone(),
+        };
+        let unpriced = self.config.unpriced(&self.known, chosen);
+        unpriced.iter().filter_map(Unpriced::refusal_words).collect()
     }
 
     /// Has what a call cost written; where the log can't be, later.
@@ -703,6 +716,7 @@ impl Handler<Observe> for ProviderSupervisor {
             json!({
                 "providers": self.endpoints.keys().collect::<Vec<_>>(),
                 "agents_without_key": self.agents_without_key(),
+                "refused_without_price": self.refused_without_price(),
                 "failing": self.standing.wrong(now),
                 "last_errors": self.standing.last_errors(now),
                 "left_alone": self.standing.left_alone(now),

@@ -51,6 +51,8 @@ pub enum Verdict {
     Fine,
     /// It does not take the key.
     KeyRefused,
+    /// The key's account has no quota or credit left.
+    NoQuota,
     /// It is not there that requests go.
     NotThere,
     /// The limits of the account are reached.
@@ -65,6 +67,7 @@ impl Verdict {
         let names_model = || String::from_utf8_lossy(said).to_lowercase().contains("model");
         match (status, Fault::of_status(status, said)) {
             (200..=299, _) => Self::Fine,
+            (_, Fault::Quota) => Self::NoQuota,
             (429, _) => Self::Limited,
             (_, Fault::Auth) => Self::KeyRefused,
             // Some miss the model rather than the address.
@@ -122,6 +125,25 @@ pub async fn described(
     let endpoint = Endpoint::new(name, provider)?;
     let listed = timeout(within, list_facts(&endpoint, within)).await.map_err(|_| late(name, within))?;
     listed.map_err(|failure| failure.error)
+}
+
+/// The same with the first of its keys that it takes; each may take so long.
+///
+/// # Errors
+/// As [`models`], of the first key.
+pub async fn described_with_any_key(
+    name: &str,
+    provider: &config::Provider,
+    within: Duration,
+) -> Result<Vec<(String, ModelFacts)>, Error> {
+    let mut first = None;
+    for (_, provider) in provider.by_key() {
+        match described(name, &provider, within).await {
+            Ok(models) => return Ok(models),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    Err(first.unwrap_or_else(|| ErrorCode::Internal.error(format!("{name} was not asked"))))
 }
 
 /// The models that it says it has. Who calls bounds the time.
@@ -239,6 +261,7 @@ mod tests {
             (401, "", Verdict::KeyRefused),
             (400, "API key not valid. Please pass a valid API key.", Verdict::KeyRefused),
             (429, "", Verdict::Limited),
+            (429, r#"{"error":{"code":"insufficient_quota"}}"#, Verdict::NoQuota),
             (503, "Loading model", Verdict::Broken),
         ] {
             assert_eq!(Verdict::of(status, said.as_bytes()), verdict, "{status} {said}");

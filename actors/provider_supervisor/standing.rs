@@ -15,7 +15,7 @@ use clawmux_core::provider::model::ModelRef;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::Candidate;
+use super::{Candidate, Endpoint};
 
 /// For how long a provider counts as failing that was not asked again.
 const FAILING_FOR: Duration = Duration::from_secs(3600);
@@ -29,8 +29,8 @@ pub(crate) struct Standing(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The providers there are, and how many keys each has. Of any other nothing is kept.
-    providers: BTreeMap<String, usize>,
+    /// The providers there are, each with all its keys. Of any other nothing is kept.
+    providers: BTreeMap<String, Vec<Arc<Endpoint>>>,
     /// What went wrong last with each provider of whom something did.
     failing: BTreeMap<String, Failing>,
     /// The models and keys that are left alone for a while.
@@ -53,11 +53,11 @@ struct Failing {
 }
 
 impl Standing {
-    /// These are the providers now, with so many keys. What is known of those for whom `is_same` does not hold
+    /// These are the providers now, with their keys. What is known of those for whom `is_same` does not hold
     /// is forgotten: one that is set otherwise may do better.
     pub(super) fn set_providers(
         &self,
-        providers: BTreeMap<String, usize>,
+        providers: BTreeMap<String, Vec<Arc<Endpoint>>>,
         is_same: impl Fn(&String) -> bool,
     ) {
         let mut state = self.lock();
@@ -92,7 +92,8 @@ impl Standing {
         };
         state.breakers.failed(now, &candidate.model_ref(), candidate.endpoint.key_at, fault, wanted);
         let calls = state.failing.get(provider).map_or(0, |failing| failing.calls) + 1;
-        let failing = Failing { calls, last: error.clone(), key: candidate.key_name(), at: now };
+        let failing =
+            Failing { calls, last: error.clone(), key: candidate.endpoint.key_with_place(), at: now };
         state.failing.insert(provider.clone(), failing);
     }
 
@@ -150,7 +151,11 @@ impl Standing {
         };
         let failing = state.recent(now).filter(|(_, failing)| failing.calls > 0).map(told);
         let left_alone = state.breakers.open(now).map(|LeftAlone { model, key, fault, until }| {
-            let key = state.key_name(model, key).map(|key| format!(" ({key})")).unwrap_or_default();
+            let key = state
+                .endpoint(model, key)
+                .and_then(Endpoint::key_name)
+                .map(|key| format!(" ({key})"))
+                .unwrap_or_default();
             let (words, until) = (fault.words(), until.to_rfc3339());
             format!("model {model} {words}{key}: it is left alone until {until}")
         });
@@ -170,7 +175,7 @@ impl Standing {
     pub(super) fn left_alone(&self, now: Timestamp) -> Vec<Value> {
         let state = self.lock();
         let told = |LeftAlone { model, key, fault, until }: LeftAlone<'_>| {
-            json!({ "provider": model.provider, "model": model.model, "key": state.key_name(model, key),
+            json!({ "provider": model.provider, "model": model.model, "key": state.endpoint(model, key).and_then(Endpoint::key_with_place),
                     "fault": fault.name(), "until_ms": until.as_millis() })
         };
         state.breakers.open(now).map(told).collect()
@@ -187,12 +192,7 @@ impl State {
         self.failing.iter().filter(move |(_, failing)| now.since(failing.at) < FAILING_FOR)
     }
 
-    fn key_name(&self, model: &ModelRef, key: Option<usize>) -> Option<String> {
-        key_name(key?, *self.providers.get(&model.provider)?)
+    fn endpoint(&self, model: &ModelRef, key: Option<usize>) -> Option<&Endpoint> {
+        Some(self.providers.get(&model.provider)?.get(key?)?)
     }
-}
-
-/// A key as people are told of it: by its position; nothing where there is but one.
-pub(super) fn key_name(at: usize, keys: usize) -> Option<String> {
-    (keys > 1).then(|| format!("key {} of {keys}", at + 1))
 }

@@ -26,9 +26,10 @@ use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{AgentId, Owner, SessionKey};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::budget::{Budget, Budgets, Caps, Period};
+use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::{Notice, NoticeKind};
-use clawmux_core::provider::price::Money;
+use clawmux_core::provider::price::{Money, Price};
 use clawmux_core::provider::tally::Spent;
 use clawmux_core::provider::thought::{SignatureData, Thought};
 use clawmux_core::provider::usage::Usage;
@@ -349,7 +350,7 @@ async fn a_model_that_fails_for_a_moment_is_asked_again_before_the_next_one() {
                 (3, 0),
                 &[
                     "p/p-model takes no more requests for now: it is asked again in 1 s",
-                    "p/p-model failed: it is asked again in 1 s",
+                    "p/p-model failed (it answered 500): it is asked again in 1 s",
                 ],
             ),
             (
@@ -357,7 +358,11 @@ async fn a_model_that_fails_for_a_moment_is_asked_again_before_the_next_one() {
                 (2, 0),
                 &["p/p-model is overloaded: it is asked again in 1 s"],
             ),
-            (vec![Turn::Say(Vec::new())], (2, 0), &["p/p-model failed: it is asked again in 1 s"]),
+            (
+                vec![Turn::Say(Vec::new())],
+                (2, 0),
+                &["p/p-model failed (its answer is empty): it is asked again in 1 s"],
+            ),
             // Too often, for too long, or of no use: the next one.
             (
                 vec![Turn::Status(503, None, report("x")); 3],
@@ -382,6 +387,13 @@ async fn a_model_that_fails_for_a_moment_is_asked_again_before_the_next_one() {
                 vec![Turn::Status(404, None, report("not_found_error"))],
                 (1, 1),
                 &["p/p-model was not found: q/q-model is asked"],
+            ),
+            (
+                vec![Turn::Status(429, None, report("insufficient_quota"))],
+                (1, 1),
+                &[
+                    "p/p-model has no quota left on the account, whose billing wants a look: q/q-model is asked",
+                ],
             ),
         ] {
             let (first, second, supervisor) = two_models(kind, deadlines);
@@ -873,10 +885,8 @@ async fn budgets_refuse_clamp_and_settle() {
     let mut spent = chat("hi");
     spent.account = Account::new(Usage::new(9_000, 990), Money::ZERO);
     let error = supervisor.send(spent).await.unwrap().unwrap_err();
-    assert_eq!(
-        (error.code, error.message.as_str()),
-        (ErrorCode::BudgetExceeded, "token budget exceeded (session: 9990/10000)")
-    );
+    assert_eq!(error.code, ErrorCode::BudgetExceeded);
+    assert!(error.message.starts_with("token budget exceeded (session: 9990/10000)"), "{error}");
 
     let first = supervisor.send(chat("hi")).await.unwrap().unwrap();
     let second = supervisor.send(chat("hi")).await.unwrap().unwrap();
@@ -1144,6 +1154,92 @@ async fn a_key_that_is_refused_or_limited_is_set_aside_by_itself() {
             all_given_back(&supervisor).await;
         }
     }
+}
+
+#[actix::test]
+async fn a_fallback_without_a_price_is_left_out_without_a_word_and_a_first_model_with_one() {
+    let (first, second) = (Upstream::start(), Upstream::start());
+    let kind = ProviderKind::OpenAi;
+    let mut config = config(&[("p", kind, first.base_url()), ("q", kind, second.base_url())]);
+    config.budgets.all.daily_cost = Money::from_dollars(1.0).unwrap();
+    let free = ModelFacts { price: Some(Price::default()), ..ModelFacts::default() };
+    let priced = |provider: &str| {
+        let mut config = config.clone();
+        let model = ModelRef { provider: provider.into(), model: format!("{provider}-model") };
+        config.models.configured.insert(model, free);
+        start(config, Deadlines::default()).0
+    };
+    assert_eq!(told(&ask(&priced("p"), "hi").await.0), [""; 0]);
+    let (deltas, _) = ask(&priced("q"), "hi").await;
+    assert_eq!(told(&deltas), ["what p/p-model costs is not known: q/q-model is asked"]);
+    assert_eq!((first.requests().len(), second.requests().len()), (1, 1));
+}
+
+/// Whichever key the session begins with, what a pause cures is waited for, and told where it is not waited for.
+#[actix::test]
+async fn of_a_refused_key_and_a_limited_one_the_limited_one_wins() {
+    let deadlines = Deadlines { retry: Duration::from_millis(2), ..Deadlines::default() };
+    let refused = || Turn::Status(401, None, String::new());
+    let limited = |wait| Turn::Status(429, Some(wait), String::new());
+    for is_refused_first in [true, false] {
+        let turns = |wait| {
+            let mut turns = [refused(), limited(wait)];
+            if !is_refused_first {
+                turns.reverse();
+            }
+            turns
+        };
+        let (first, second, mut config) = with_keys(ProviderKind::OpenAi, &["a", "b"]);
+        config.agents.get_mut(&"main".into()).unwrap().models.truncate(1);
+        let (supervisor, _records) = start(config.clone(), deadlines);
+        for turn in turns(1) {
+            first.then(turn);
+        }
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())), "{is_refused_first}");
+        assert_eq!(told(&deltas), ["p/p-model takes no more requests for now: it is asked again in 1 s"]);
+        let keys = keys_of(&first);
+        let limited_key = if is_refused_first { &keys[1] } else { &keys[0] };
+        assert_eq!((keys.len(), &keys[2]), (3, limited_key), "{keys:?}");
+        all_given_back(&supervisor).await;
+
+        // Too long a pause to wait for.
+        let (supervisor, _records) = start(config, deadlines);
+        for turn in turns(3600) {
+            first.then(turn);
+        }
+        let error = ask(&supervisor, "hi").await.1.unwrap_err();
+        assert!(error.message.starts_with("p answered 429"), "{error}");
+        assert_eq!(error.detail, Some(Detail::RetryAfter(Duration::from_secs(3600))), "{error}");
+        assert_eq!(second.requests().len(), 0);
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn a_page_is_named_at_once_and_so_is_a_prompt_that_is_too_long_by_itself() {
+    let (first, second, mut config) = with_keys(ProviderKind::OpenAi, &["a"]);
+    config.agents.get_mut(&"main".into()).unwrap().models.truncate(1);
+    let (supervisor, _records) = start(config, Deadlines::default());
+    first.then(Turn::Page("<html><title>Log in</title>".into()));
+    let (deltas, result) = ask(&supervisor, "hi").await;
+    let error = result.unwrap_err();
+    assert!(error.message.contains("a page \"Log in\"; check its base_url"), "{error}");
+    assert_eq!((told(&deltas), first.requests().len()), (vec![], 1), "it is not asked again");
+
+    let said = json!({"error": {"message": "maximum context length is 9 tokens"}}).to_string();
+    first.then(Turn::Status(400, None, said));
+    let error = ask(&supervisor, "hi").await.1.unwrap_err();
+    let expected =
+        "this prompt alone is too long for p/p-model; p answered 400: \"maximum context length is 9 tokens\"";
+    assert_eq!((error.message.as_str(), error.code), (expected, ErrorCode::Provider));
+
+    first.then(Turn::Short("so far".into()));
+    let (deltas, _) = ask(&supervisor, "hi").await;
+    let cut = told(&deltas).join("");
+    assert!(cut.ends_with(" tokens, the most it may have (agents.main.max_tokens)"), "{cut}");
+    assert_eq!(second.requests().len(), 0);
+    all_given_back(&supervisor).await;
 }
 
 #[actix::test]

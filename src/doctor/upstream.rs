@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clawmux_actors::provider_supervisor::probe::{Probed, Verdict, models, probe};
+use clawmux_actors::store::Severity;
 use clawmux_core::config::{Config, Provider};
 use clawmux_core::error::Error;
 use clawmux_core::provider::ProviderKind;
@@ -96,23 +97,42 @@ pub(super) fn ask(config: &Config, found: &mut Findings) {
         let Some(provider) = config.providers.get(name).filter(|provider| !provider.lacks_key()) else {
             continue;
         };
-        match system.block_on(probe(name, provider, TIMEOUT)) {
-            Ok(None) => found.fine("model", format!("provider {name} needs no network")),
-            Ok(Some(probed)) => {
-                if answered(name, &probed, found) {
-                    let listed = system.block_on(models(name, provider, TIMEOUT));
-                    lists(config, name, listed, found);
+        let mut fine = None;
+        let mut answers = Vec::new();
+        for (key, provider) in provider.by_key() {
+            match system.block_on(probe(name, &provider, TIMEOUT)) {
+                Ok(None) => found.fine("model", format!("provider {name} needs no network")),
+                Ok(Some(probed)) => {
+                    skew = skew.or(probed
+                        .date
+                        .as_deref()
+                        .and_then(|date| off(date, now()))
+                        .map(|off| (name, off)));
+                    if probed.verdict == Verdict::Fine && fine.is_none() {
+                        fine = Some(provider);
+                    }
+                    answers.push((key, probed));
                 }
-                skew =
-                    skew.or(probed.date.as_deref().and_then(|date| off(date, now())).map(|off| (name, off)));
+                Err(error) => {
+                    found.error(
+                        "model",
+                        format!("provider {name} can't be reached: {}", error.message),
+                        format!(
+                            "see to the network, the proxy and providers.{name}.base_url; --offline leaves this out"
+                        ),
+                    );
+                    // So it would be with its other keys.
+                    break;
+                }
             }
-            Err(error) => found.error(
-                "model",
-                format!("provider {name} can't be reached: {}", error.message),
-                format!(
-                    "see to the network, the proxy and providers.{name}.base_url; --offline leaves this out"
-                ),
-            ),
+        }
+        for (key, probed) in &answers {
+            let key = Some(key.as_str()).filter(|_| answers.len() > 1);
+            answered(name, key, probed, fine.is_some(), found);
+        }
+        if let Some(provider) = fine {
+            let listed = system.block_on(models(name, &provider, TIMEOUT));
+            lists(config, name, listed, found);
         }
     }
     if let Some((name, off)) = skew {
@@ -122,21 +142,27 @@ pub(super) fn ask(config: &Config, found: &mut Findings) {
 
 /// The longest [`ask`] takes.
 pub(super) fn patience(config: &Config) -> Duration {
-    let count = u32::try_from(config.providers.len()).unwrap_or(u32::MAX);
-    (2 * TIMEOUT).saturating_mul(count).saturating_add(TIMEOUT)
+    let count: usize = config.providers.values().map(|provider| provider.by_key().len() + 1).sum();
+    TIMEOUT.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).saturating_add(TIMEOUT)
 }
 
-/// Whether it takes requests.
-fn answered(name: &str, probed: &Probed, found: &mut Findings) -> bool {
+/// Whether it takes requests, with this one of its keys where it has several. Where another one is taken, prompts are
+/// answered all the same.
+fn answered(name: &str, key: Option<&str>, probed: &Probed, is_any_fine: bool, found: &mut Findings) {
     let Probed { verdict, url, status, took, .. } = probed;
-    let what = format!("provider {name} answers in {} ms with {status}", took.as_millis());
+    let with = key.map(|key| format!(" with the key {key}")).unwrap_or_default();
+    let what = format!("provider {name} answers{with} in {} ms with {status}", took.as_millis());
+    let bad = if is_any_fine { Severity::Warning } else { Severity::Error };
     match verdict {
         Verdict::Fine => {
-            found.fine("model", format!("provider {name} answers in {} ms", took.as_millis()));
+            found.fine("model", format!("provider {name} answers{with} in {} ms", took.as_millis()));
         }
         Verdict::KeyRefused => {
             let advice = "the key is not accepted: see whether all of it was copied, or make another at the provider's";
-            found.error("model", what, advice);
+            found.add("model", bad, what, advice);
+        }
+        Verdict::NoQuota => {
+            found.add("model", bad, what, "the account has no quota left: see its billing at the provider's");
         }
         Verdict::NotThere => found.error(
             "model",
@@ -146,7 +172,6 @@ fn answered(name: &str, probed: &Probed, found: &mut Findings) -> bool {
         Verdict::Limited => found.warning("model", what, "the limits of the account are reached"),
         Verdict::Broken => found.warning("model", what, "see whether it is out of order"),
     }
-    *verdict == Verdict::Fine
 }
 
 /// Whether a provider has the models that agents ask it for.
@@ -221,7 +246,6 @@ fn clock(name: &str, off: i64, found: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_actors::store::Severity;
     use clawmux_core::access::Secret;
 
     #[test]

@@ -57,7 +57,14 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
         }
         providers.retain(|name, _| name == wanted);
     }
-    let listed = actix::System::new().block_on(list(&providers));
+    let (listed, refused) = actix::System::new().block_on(list(&providers));
+    for Refused { provider, key, why } in &refused {
+        if global.json {
+            say(&json_line(&json!({ "provider": provider, "key": key, "error": why })));
+        } else {
+            tell(&format!("{provider} does not list its models with the key {key}: {}", one_line(why, 2000)));
+        }
+    }
     let failed = listed.iter().filter(|(_, models)| models.is_err()).count();
     if global.json {
         for (name, models) in &listed {
@@ -130,13 +137,39 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
     }
 }
 
-/// The models of each provider; all are asked at once.
-async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec<Described>, Error>)> {
+/// One of several keys that a provider does not list its models with, where it does with another.
+struct Refused {
+    provider: String,
+    key: String,
+    why: String,
+}
+
+/// The models of each provider, each asked with all its keys; all at once. And the keys that are no good.
+async fn list(
+    providers: &BTreeMap<String, Provider>,
+) -> (Vec<(String, Result<Vec<Described>, Error>)>, Vec<Refused>) {
     let asked = providers.iter().map(async |(name, provider)| {
-        let models = probe::described(name, provider, TIMEOUT).await;
-        (name.clone(), models)
+        let by_key = provider.by_key();
+        let asked = by_key
+            .iter()
+            .map(async |(key, provider)| (key.clone(), probe::described(name, provider, TIMEOUT).await));
+        (name.clone(), join_all(asked).await)
     });
-    join_all(asked).await
+    let (mut listed, mut refused) = (Vec::new(), Vec::new());
+    for (name, answers) in join_all(asked).await {
+        let is_any = answers.iter().any(|(_, answer)| answer.is_ok());
+        let mut models = None;
+        for (key, answer) in answers {
+            match answer {
+                Err(error) if is_any => {
+                    refused.push(Refused { provider: name.clone(), key, why: error.message });
+                }
+                answer => models = models.or(Some(answer)),
+            }
+        }
+        listed.extend(models.map(|models| (name, models)));
+    }
+    (listed, refused)
 }
 
 /// The names of models.

@@ -160,7 +160,7 @@ fn server(status: &'static str, ago: Duration) -> SocketAddr {
             let date = http_date(since.as_secs());
             let has_key = seen.contains("authorization: bearer the-key");
             let status = if has_key { status } else { "403 No Key" };
-            let (status, body) = if is_list { ("200 OK", LISTED) } else { (status, "{}") };
+            let (status, body) = if is_list && has_key { ("200 OK", LISTED) } else { (status, "{}") };
             let length = body.len();
             let _ = write!(
                 stream,
@@ -244,6 +244,39 @@ fn a_provider_that_is_there_refuses_the_key_is_away_or_has_another_time() {
     assert_eq!(doctor(home.path(), &[], &key).state("model", "no answer within"), "error");
     let found = doctor(home.path(), &["--offline"], &[("LAB_KEY", "the key")]);
     assert_eq!((found.status, found.state("key", "white space")), (0, "warning"));
+}
+
+#[test]
+fn each_of_several_keys_is_tried_and_the_one_that_is_refused_is_named() {
+    let address = server("400 Bad Request", Duration::ZERO);
+    let home = home_with(&format!(
+        "{ANY}[providers.lab]\nkind = \"openai\"\nbase_url = \"http://{address}/v1\"\n\
+         api_key_envs = [\"LAB_OLD\", \"LAB_NEW\"]\n[agents.main]\nprovider = \"lab\"\nmodel = \"m\"\n"
+    ));
+    let env = [("LAB_OLD", "an-old-key"), ("LAB_NEW", "the-key")];
+    let found = doctor(home.path(), &[], &env);
+    assert_eq!(
+        found.state("model", "provider lab answers with the key LAB_OLD"),
+        "warning",
+        "{}",
+        found.text
+    );
+    assert_eq!(found.state("model", "provider lab answers with the key LAB_NEW"), "ok", "{}", found.text);
+    assert_eq!(
+        (found.status, found.state("model", "provider lab has m (main)")),
+        (0, "ok"),
+        "{}",
+        found.text
+    );
+    let mut models = daemon::command(home.path());
+    let output = models.args(["models", "lab"]).envs(env).output().expect("it runs");
+    let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("\nlab "), "{out}{said}");
+    assert!(said.contains("lab does not list its models with the key LAB_OLD: "), "{said}");
+    assert!(![found.text.as_str(), &out, &said].concat().contains("an-old-key"), "no key is told: {said}");
+    // Where none is taken, it is an error.
+    let found = doctor(home.path(), &[], &[("LAB_OLD", "an-old-key"), ("LAB_NEW", "a-worse-key")]);
+    assert_eq!((found.status, found.state("model", "with the key LAB_NEW")), (1, "error"), "{}", found.text);
 }
 
 #[test]

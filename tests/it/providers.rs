@@ -629,7 +629,7 @@ fn the_key_is_seen_by_the_provider_alone() {
 #[test]
 fn what_becomes_of_an_answer_is_told_in_every_protocol() {
     const AGAIN: &str = "up/test-model is overloaded: it is asked again in 1 s";
-    const CUT: &str = "the answer was cut at 4096 tokens, the most it may have";
+    const CUT: &str = "the answer was cut at 4096 tokens, the most it may have (agents.main.max_tokens)";
     for kind in KINDS {
         let upstream = Upstream::start();
         let again =

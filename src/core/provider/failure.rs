@@ -214,7 +214,10 @@ pub fn http_error<'a>(
     // One service says so with another status.
     let is_key =
         matches!(status, 401 | 403) || (status == 400 && Fault::of_status(status, body) == Fault::Auth);
+    let is_quota = Fault::of_status(status, body) == Fault::Quota;
+    let is_key = is_key && !is_quota;
     match status {
+        _ if is_quota => message.push_str(" (the account has no quota left: see its billing)"),
         _ if is_key => message.push_str(" (check its api key)"),
         404 => message.push_str(" (check its base_url and the model)"),
         407 => message
@@ -270,6 +273,11 @@ mod tests {
             error.message,
             "openai answered 401: invalid_request_error: Incorrect key: [secret], [secret]. (check its api key)"
         );
+        let used_up =
+            br#"{"error":{"message":"You exceeded your current quota.","type":"insufficient_quota","code":"insufficient_quota"}}"#;
+        let error = http_error("openai", 429, None, used_up, None);
+        assert!(error.message.ends_with(" (the account has no quota left: see its billing)"), "{error}");
+        assert_eq!(error.detail, None);
         let gemini = br#"[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}]"#;
         let error = http_error("gemini", 400, None, gemini, None);
         assert!(error.message.ends_with("(check its api key)"), "{error}");
@@ -373,7 +381,7 @@ mod tests {
                 429,
                 r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}"#,
                 "insufficient_quota: You exceeded your current quota",
-                Fault::Auth,
+                Fault::Quota,
             ),
         ] {
             assert_eq!(Failure::of_body(body.as_bytes()).to_string(), said);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the request is at fault | | |
 //! | it is too long, or has images, tools, thoughts or marks that can't be taken | without | |
-//! | the key is refused | with the next key | yes |
+//! | the key is refused, or its account has no quota left | with the next key | yes |
 //! | there is no such model or no such server | | yes |
 //! | rate limit | with the next key, else later | yes |
 //! | overload, server, network, cut | yes | yes |
@@ -18,8 +18,10 @@ use crate::time::Timestamp;
 /// Why a call of a model failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The key is missing, wrong, or not enough: 401, 402, 403.
+    /// The key is missing, wrong, or not enough: 401, 403.
     Auth,
+    /// The key's account has no quota or credit left: 402, or an error that is called so.
+    Quota,
     /// There is no such model there, or the base URL is none: 404, or a redirect to another.
     Misconfigured,
     /// The request is not one that the provider takes.
@@ -129,13 +131,17 @@ impl Fault {
             400..=599 if says(body, &NO_TOOLS) => Self::NoTools,
             400 | 422 | 500 if says(body, &NO_THINKING) => Self::NoThinking,
             400 | 422 | 500 if says(body, &NO_THOUGHTS) => Self::NoThoughts,
-            401..=403 => Self::Auth,
+            402 => Self::Quota,
+            401 | 403 => named().filter(|fault| *fault == Self::Quota).unwrap_or(Self::Auth),
             // A redirect, no such thing, and a proxy that wants a user.
             300..=399 | 404 | 407 => Self::Misconfigured,
             408 | 504 => Self::Timeout,
             // What is used up does not come back in a moment.
-            429 if named() == Some(Self::Auth) => Self::Auth,
-            425 | 429 => Self::RateLimit,
+            429 => {
+                let is_of_account = |fault: &Self| matches!(fault, Self::Auth | Self::Quota);
+                named().filter(is_of_account).unwrap_or(Self::RateLimit)
+            }
+            425 => Self::RateLimit,
             503 | 529 => Self::Overloaded,
             400 | 413 | 422 | 500 if says(body, &TOO_LONG) => Self::ContextTooLong,
             400 | 422 if says(body, &NO_CACHE_MARKS) => Self::NoCacheMarks,
@@ -163,18 +169,19 @@ impl Fault {
             }
             "authentication_error"
             | "permission_error"
-            | "billing_error"
-            | "insufficient_quota"
             | "invalid_api_key"
             | "AuthenticationError"
             | "PermissionDeniedError"
-            | "BudgetExceededError"
-            | "budget_exceeded"
             | "UNAUTHENTICATED"
             | "PERMISSION_DENIED"
             | "401"
-            | "402"
             | "403" => Self::Auth,
+            "billing_error"
+            | "billing_hard_limit_reached"
+            | "insufficient_quota"
+            | "BudgetExceededError"
+            | "budget_exceeded"
+            | "402" => Self::Quota,
             "timeout_error" | "Timeout" | "DEADLINE_EXCEEDED" | "408" | "504" => Self::Timeout,
             "not_found_error" | "NotFoundError" | "NOT_FOUND" | "404" => Self::Misconfigured,
             "invalid_request_error"
@@ -203,10 +210,11 @@ impl Fault {
     /// What a provider's words mean; none where they tell nothing.
     pub(super) fn of_words(message: &str) -> Option<Self> {
         let said = message.as_bytes();
-        let known: [(&[&str], Self); 3] = [
+        let known: [(&[&str], Self); 4] = [
             (&TOO_LONG, Self::ContextTooLong),
             (&NO_MODEL, Self::Misconfigured),
             (&["api key not valid"], Self::Auth),
+            (&["credit balance is too low"], Self::Quota),
         ];
         known.into_iter().find(|(words, _)| says(said, words)).map(|(_, fault)| fault)
     }
@@ -231,15 +239,16 @@ impl Fault {
     }
 
     /// Whether another key of the same provider may do better: it is this one that is refused or has no more
-    /// requests left.
+    /// requests or money left.
     pub const fn is_of_key(self) -> bool {
-        matches!(self, Self::Auth | Self::RateLimit)
+        matches!(self, Self::Auth | Self::Quota | Self::RateLimit)
     }
 
     /// What a model did that failed so, in words that follow its name.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Auth => "refused the API key",
+            Self::Quota => "has no quota left on the account, whose billing wants a look",
             Self::Misconfigured => "was not found",
             Self::BadRequest => "refused the request",
             Self::ContextTooLong => "can't take so long a conversation",
@@ -257,10 +266,36 @@ impl Fault {
         }
     }
 
+    /// All of them.
+    const ALL: [Self; 16] = [
+        Self::Auth,
+        Self::Quota,
+        Self::Misconfigured,
+        Self::BadRequest,
+        Self::ContextTooLong,
+        Self::NoImages,
+        Self::NoTools,
+        Self::NoThinking,
+        Self::NoThoughts,
+        Self::NoCacheMarks,
+        Self::RateLimit,
+        Self::Overloaded,
+        Self::Server,
+        Self::Network,
+        Self::Timeout,
+        Self::Cut,
+    ];
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+
     /// Its name, for logs and figures.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auth => "auth",
+            Self::Quota => "quota",
             Self::Misconfigured => "misconfigured",
             Self::BadRequest => "bad_request",
             Self::ContextTooLong => "context_too_long",
@@ -306,7 +341,14 @@ mod tests {
     fn statuses_are_told_apart() {
         for (status, body, fault) in [
             (401, "", Fault::Auth),
-            (402, "", Fault::Auth),
+            (402, "", Fault::Quota),
+            (403, r#"{"error":{"type":"billing_error","message":"x"}}"#, Fault::Quota),
+            (429, r#"{"error":{"code":"insufficient_quota","message":"x"}}"#, Fault::Quota),
+            (
+                400,
+                r#"{"error":{"type":"invalid_request_error","message":"Your credit balance is too low"}}"#,
+                Fault::Quota,
+            ),
             (403, "", Fault::Auth),
             (404, "", Fault::Misconfigured),
             (302, "", Fault::Misconfigured),
@@ -343,6 +385,9 @@ mod tests {
         }
         assert_eq!(Fault::of_name("overloaded_error"), Some(Fault::Overloaded));
         assert_eq!(Fault::of_name("new_error"), None);
+        for fault in Fault::ALL {
+            assert_eq!(Fault::from_name(fault.name()), Some(fault));
+        }
         assert_eq!(Fault::of_words("prompt is too long"), Some(Fault::ContextTooLong));
     }
 

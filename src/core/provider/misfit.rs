@@ -42,7 +42,8 @@ pub fn not_a_stream(provider: &str, content_type: &str, body: &[u8], secrets: &[
         return (ErrorCode::Provider.error(message), error.fault().unwrap_or(Fault::Server));
     }
     let kind = quote(content_type);
-    let what = match is_page(&said) {
+    let is_page = is_page(&said);
+    let what = match is_page {
         true => match page_title(&said) {
             Some(title) => format!(": a page {:?}; check its base_url", quote(title)),
             None => ": a page; check its base_url".to_owned(),
@@ -51,7 +52,9 @@ pub fn not_a_stream(provider: &str, content_type: &str, body: &[u8], secrets: &[
         false => format!(": {}", quote(&said)),
     };
     let message = format!("{provider} answered with content-type {kind} instead of text/event-stream{what}");
-    (ErrorCode::Provider.error(message), Fault::Server)
+    // A page is there again in a moment.
+    let fault = if is_page { Fault::Misconfigured } else { Fault::Server };
+    (ErrorCode::Provider.error(message), fault)
 }
 
 #[cfg(test)]
@@ -83,13 +86,13 @@ mod tests {
                 "text/html; charset=utf-8",
                 "<!DOCTYPE html>\n<HTML><Title lang=de>\nAnmelden bei geheim </title>...",
                 " instead of text/event-stream: a page \"Anmelden bei [secret]\"; check its base_url",
-                Fault::Server,
+                Fault::Misconfigured,
             ),
             (
                 "text/html",
                 "<html>",
                 " instead of text/event-stream: a page; check its base_url",
-                Fault::Server,
+                Fault::Misconfigured,
             ),
             ("application/json", r#"{"id": 7}"#, ": {\"id\": 7}", Fault::Server),
             ("text/plain", " ", " instead of text/event-stream", Fault::Server),

@@ -3,6 +3,7 @@
 use super::fault::Fault;
 use super::notice::{Notice, NoticeKind};
 use super::{ChatMessage, ChatRequest};
+use crate::error::Error;
 use crate::prompt::thinking::Thinking;
 
 /// How often one request is made shorter: first the older half of the past is left out, then all of it.
@@ -63,6 +64,20 @@ impl Reduced {
 }
 
 impl ChatRequest {
+    /// That it is longer than the model's context, whatever of the past is left out: `error` is what was said to
+    /// that.
+    pub fn too_long_alone(&self, model: &str, error: &Error) -> Error {
+        let with = match self.messages.iter().any(|message| matches!(message, ChatMessage::ToolResults(_))) {
+            true => "this prompt with what its tools answered",
+            false => "this prompt alone",
+        };
+        let said = match error.message.split_once(": ") {
+            Some((who, said)) => format!("{who}: {said:?}"),
+            None => error.message.clone(),
+        };
+        Error { message: format!("{with} is too long for {model}; {said}"), ..error.clone() }
+    }
+
     /// Lets go of all that was thought. Whether there was anything.
     fn leave_out_thoughts(&mut self) -> bool {
         let mut any = false;
@@ -112,6 +127,7 @@ fn shorten(messages: &mut Vec<ChatMessage>, all: bool) -> Option<usize> {
 mod tests {
     use super::super::tests::{echo, file, request};
     use super::*;
+    use crate::error::ErrorCode;
     use crate::provider::thought::{SignatureData, Thought};
     use crate::tools::call::ToolResult;
 
@@ -136,6 +152,15 @@ mod tests {
         assert_eq!(reduced.reduce(&mut asked, Fault::ContextTooLong), None);
         assert_eq!(Reduced::default().reduce(&mut asked, Fault::ContextTooLong), None, "nothing is left");
         assert_eq!(asked.messages, under_way);
+        let error = ErrorCode::Provider.error("p answered 400: prompt is too long: 9 > 8");
+        let with_tools = asked.too_long_alone("p/m", &error).message;
+        assert!(
+            with_tools.starts_with("this prompt with what its tools answered is too long"),
+            "{with_tools}"
+        );
+        asked.messages = vec![ChatMessage::user("now")];
+        let said = "this prompt alone is too long for p/m; p answered 400: \"prompt is too long: 9 > 8\"";
+        assert_eq!(asked.too_long_alone("p/m", &error), ErrorCode::Provider.error(said));
     }
 
     #[test]
