@@ -300,7 +300,9 @@ impl Sources {
                 // With a session that has spent nothing, so that its limit is told as well.
                 let budgets = self.budgets.send(BudgetStatus { session_spent: Some(Spent::default()) });
                 let report = spent(&self.store, asked).await?;
-                OperatorReply::Usage(UsageReport { budgets: budgets.await.map_err(gone)?, ..report })
+                let (budgets, config) = (budgets.await.map_err(gone)?, self.config.get());
+                let budgets_of_each = config.budgets.words_of_each();
+                OperatorReply::Usage(UsageReport { budgets, budgets_of_each, ..report })
             }
             OperatorCommand::Caches(asked) => OperatorReply::Caches(caches(&self.store, asked).await?),
             OperatorCommand::Sessions(asked) => {
@@ -362,7 +364,8 @@ impl Sources {
 
     async fn status(&self) -> Result<DaemonStatus, Error> {
         let actors = self.actors.send(Observe);
-        let budgets = self.budgets.send(BudgetStatus { session_spent: None });
+        // With a session that has spent nothing, so that its limit is told as well.
+        let budgets = self.budgets.send(BudgetStatus { session_spent: Some(Spent::default()) });
         let info = self.info.send(GetInfo).await.map_err(gone)??;
         let actors = actors.await.map_err(gone)?.into();
         let budgets = budgets.await.map_err(gone)?;
@@ -378,7 +381,17 @@ impl Sources {
         };
         let agents = self.agent_configs.get().catalog.agents.iter().map(agent).collect();
         let (store_bytes_max, sessions_max) = (config.limits.store_bytes, config.limits.sessions);
-        Ok(DaemonStatus { info, actors, budgets, agents, sizes, store_bytes_max, sessions_max })
+        let budgets_of_each = config.budgets.words_of_each();
+        Ok(DaemonStatus {
+            info,
+            actors,
+            budgets,
+            budgets_of_each,
+            agents,
+            sizes,
+            store_bytes_max,
+            sessions_max,
+        })
     }
 
     /// Copies the store; the copy goes on by itself, whoever asked for it may leave.
@@ -443,7 +456,7 @@ async fn spent(store: &Addr<Store>, asked: ReadUsage) -> Result<UsageReport, Err
     let (totals, mut shares) = (totals.await??, shares.await??);
     let has_more = shares.len() > limit;
     shares.truncate(limit);
-    Ok(UsageReport { totals, budgets: Vec::new(), since, shares, has_more })
+    Ok(UsageReport { totals, budgets: Vec::new(), budgets_of_each: Vec::new(), since, shares, has_more })
 }
 
 /// That who would answer is gone.

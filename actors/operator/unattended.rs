@@ -61,7 +61,8 @@ async fn read(store: &Addr<Store>, config: &Config, method: &str, command: Comma
             let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
             let spent = ask(store, ReadSpent(since)).await??;
             let budgets = Meter::new(&config.budgets, spent, now).status(now, Some(Spent::default()));
-            OperatorReply::Usage(UsageReport { budgets, ..report })
+            let budgets_of_each = config.budgets.words_of_each();
+            OperatorReply::Usage(UsageReport { budgets, budgets_of_each, ..report })
         }
         OperatorCommand::Caches(asked) => OperatorReply::Caches(caches(store, asked).await?),
         _ => return Err(needs_daemon()),

@@ -11,8 +11,9 @@ use clawmux_core::conversation::reply::{
 };
 use clawmux_core::conversation::transcript::History;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{Owner, Seq, SessionKey};
+use clawmux_core::ids::{AgentId, Owner, Seq, SessionKey};
 use clawmux_core::principal::Principal;
+use clawmux_core::provider::budget::Whose;
 use clawmux_core::provider::tally::Spent;
 use clawmux_core::scope::Scope;
 
@@ -171,13 +172,20 @@ impl Reader {
         providers: Addr<ProviderSupervisor>,
         session: Option<SessionKey>,
     ) -> Result<SessionReply, Error> {
-        let session_spent = match session {
+        let session_spent = match &session {
             None => None,
             Some(session) => {
-                Some(self.described(&session).await?.map_or_else(Spent::default, |described| described.spent))
+                Some(self.described(session).await?.map_or_else(Spent::default, |described| described.spent))
             }
         };
-        Ok(SessionReply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
+        let mut budgets = ask(&providers, BudgetStatus { session_spent }).await?;
+        // Of others' budgets nobody is told.
+        let caller = session.map(|session| (AgentId::from(&*session.agent()), session.owner()));
+        budgets.retain(|budget| match &caller {
+            Some((agent, owner)) => budget.whose.concerns(agent, owner),
+            None => budget.whose == Whose::default(),
+        });
+        Ok(SessionReply::Budget(budgets))
     }
 
     /// What stopping a session comes to that is not awake: nothing runs in it.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 use clawmux_core::ids::{Owner, SessionKey};
+use clawmux_core::provider::price::Money;
 use serde_json::Value;
 
 use super::client::{ChatError, Client, Flow, NEW, OrNone};
@@ -225,21 +226,39 @@ pub(super) fn no_agent(agent: &str, known: &[exoclaw::Agent]) -> Option<String> 
     Some(format!("there is no agent {}; there are: {}", one_line(agent, 64), names.join(", ")))
 }
 
-/// The answer of `budget.status`, one line per period.
+/// The answer of `budget.status`: a line for each period, then one for each other budget.
 fn usage(budgets: &Value) -> String {
-    let line = |name: &str, said: &str| {
-        let budget = budgets.get(name)?;
+    const PERIODS: [(&str, &str); 3] =
+        [("session", "this session"), ("daily", "today"), ("monthly", "this month")];
+    let money = |budget: &Value, field: &str| {
+        budget[field].as_f64().and_then(Money::from_dollars).unwrap_or_default().to_string()
+    };
+    let line = |budget: &Value, said: &str, none: &str| {
         let number = |field: &str| budget.get(field).and_then(Value::as_u64).unwrap_or_default();
         let (used, reserved, limit) = (number("used"), number("reserved"), number("limit"));
-        let of = if limit == 0 { "no limit".to_owned() } else { format!("of {limit}") };
+        let of = if limit == 0 { none.to_owned() } else { format!(", of {limit}") };
         let held = if reserved > 0 { format!(", {reserved} more held for what runs") } else { String::new() };
-        Some(format!("{said:<14} {used} tokens, {of}{held}"))
+        format!("{said:<14} {used} tokens{of}{held}")
     };
-    let lines: Vec<String> = [("session", "this session"), ("daily", "today"), ("monthly", "this month")]
-        .iter()
-        .filter_map(|(name, said)| line(name, said))
-        .collect();
-    lines.join("\n")
+    let of_money = |budget: &Value, said: &str| {
+        format!("{said:<14} {}, of {}", money(budget, "used"), money(budget, "limit"))
+    };
+    let rules = budgets["rules"].as_array().into_iter().flatten();
+    let rules = rules.filter_map(|rule| {
+        let name = rule["budget"].as_str()?;
+        let period = name.strip_suffix("_cost").unwrap_or(name);
+        let (_, said) = PERIODS.iter().find(|(known, _)| *known == period)?;
+        let agent = rule["agent"].as_str().map(|agent| format!(", agent {agent}")).unwrap_or_default();
+        let principal = rule["principal"].as_str().map(|principal| format!(", {principal}"));
+        let said = one_line(&format!("{said}{agent}{}", principal.unwrap_or_default()), 200);
+        Some(if period == name { line(rule, &said, "") } else { of_money(rule, &said) })
+    });
+    let costs =
+        PERIODS.iter().filter_map(|(name, said)| Some(of_money(budgets.get(format!("{name}_cost"))?, said)));
+    let others: Vec<String> = costs.chain(rules).collect();
+    let none = if others.is_empty() { ", no limit" } else { "" };
+    let periods = PERIODS.iter().filter_map(|(name, said)| Some(line(budgets.get(name)?, said, none)));
+    periods.chain(others.iter().cloned()).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -256,6 +275,19 @@ mod tests {
         assert_eq!(
             usage(&budgets),
             "this session   10 tokens, of 100, 5 more held for what runs\ntoday          12 tokens, no limit"
+        );
+        let others = json!({
+            "daily": { "used": 12, "reserved": 0, "limit": 0 },
+            "daily_cost": { "used": 0.25, "reserved": 0.0, "limit": 1.5 },
+            "rules": [
+                { "budget": "daily", "agent": "small", "used": 541, "reserved": 0, "limit": 600 },
+                { "budget": "monthly_cost", "principal": "ci", "used": 0.5, "reserved": 0.0, "limit": 2.0 },
+            ],
+        });
+        assert_eq!(
+            usage(&others),
+            "today          12 tokens\ntoday          $0.25, of $1.50\ntoday, agent small 541 tokens, of 600\n\
+             this month, ci $0.50, of $2.00"
         );
     }
 }

@@ -240,7 +240,9 @@ impl Renderer for Plain {
 
     fn error(&mut self, text: &str) {
         self.break_line();
-        write_stderr(&format!("error: {}\n", one_line(text, ERROR_CHARS_MAX)));
+        // Some end with lines to be copied.
+        let lines: Vec<String> = text.lines().map(|line| one_line(line, ERROR_CHARS_MAX)).collect();
+        write_stderr(&format!("error: {}\n", lines.join("\n")));
     }
 
     fn status(&mut self, text: Option<String>) {

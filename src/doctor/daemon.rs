@@ -16,6 +16,7 @@ use super::{Findings, LOG};
 use crate::admin_client::{Link, Refused};
 use crate::answer::Members;
 use crate::home;
+use crate::operator::status::left_alone;
 use crate::operator::tokens::expiring;
 use crate::when::{ago, now_ms, span};
 
@@ -86,6 +87,12 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
         if problem != LOCKED_OUT {
             found.warning("daemon", problem, remedy(problem));
         }
+    }
+    for what in left_alone(&status, now_ms()) {
+        found.warning("daemon", what, "`clawmux status` shows what its provider said last");
+    }
+    for refused in status.texts("prompts_refused") {
+        found.warning("daemon", refused, "`clawmux usage` shows what was spent; the limits are in [budgets]");
     }
     if let Some(pid) = status["pid"].as_u64()
         && fs::read_link(format!("/proc/{pid}/exe"))

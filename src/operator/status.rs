@@ -1,17 +1,20 @@
 //! `clawmux status`: how the daemon is on one screen, and what waits for somebody.
 
+use clawmux_core::provider::fault::Fault;
 use serde_json::{Value, json};
 
 use super::amount::{bytes, counted, grouped};
 use super::print;
+use super::usage::{of_everybody, other_budgets};
 use crate::answer::Members;
 use crate::cli::Global;
 use crate::exit::Failure;
 use crate::terminal::{Tone, may_color, one_line};
 use crate::when::{ago, now_ms, span};
 
-/// So many agents are named.
+/// So many agents are named, and so many budgets besides those of all.
 const AGENTS_SHOWN: usize = 5;
+const BUDGETS_SHOWN: usize = 10;
 
 /// Runs `status`.
 pub(crate) fn run(global: &Global) -> Result<(), Failure> {
@@ -94,6 +97,10 @@ fn models(status: &Value, now_ms: u64) -> Vec<Row> {
     }
     for error in status.list("provider_errors") {
         let (name, why) = (plain(&error["provider"]), plain(&error["message"]));
+        let why = match error["key"].as_str() {
+            Some(key) => format!("with {key}: {why}"),
+            None => why,
+        };
         let when = ago(error["at_ms"].as_u64().unwrap_or(now_ms), now_ms);
         let (what, tone) = match error["calls_failed"].as_u64() {
             Some(0) => (format!("{name}: works again; the last error was {when}: {why}"), Tone::Plain),
@@ -105,23 +112,19 @@ fn models(status: &Value, now_ms: u64) -> Vec<Row> {
         };
         rows.push(("provider", what, tone));
     }
-    for model in status.list("left_alone") {
-        let (name, fault) =
-            (format!("{}/{}", plain(&model["provider"]), plain(&model["model"])), plain(&model["fault"]));
-        let key = model["key"].as_str().map(|key| format!(" with {key}")).unwrap_or_default();
-        let left = span(model["until_ms"].as_u64().unwrap_or(now_ms).saturating_sub(now_ms));
-        rows.push(("provider", format!("{name} is not asked{key} for {left}: {fault}"), Tone::Warn));
-    }
+    rows.extend(left_alone(status, now_ms).into_iter().map(|what| ("provider", what, Tone::Warn)));
     for calls in status.list("provider_calls").iter().filter(|calls| calls.number("waiting") > 0) {
         let (name, waiting) = (plain(&calls["provider"]), counted(calls.number("waiting"), "call"));
         let (running, max) = (calls.number("running"), calls.number("max"));
         let what = format!("{name}: {waiting} waiting for a place, {running} of {max} under way");
         rows.push(("provider", what, Tone::Warn));
     }
+    let others = other_budgets(status);
     for (name, budget) in [("today", "daily"), ("this month", "monthly")] {
-        let Some(budget) = status.list("budgets").iter().find(|known| known["budget"] == budget) else {
+        let budget = of_everybody(status, budget);
+        if budget.is_null() {
             continue;
-        };
+        }
         let number = |name: &str| budget[name].as_u64();
         let used = grouped(number("used_tokens").unwrap_or(0));
         rows.push(match (number("limit_tokens"), number("left_tokens")) {
@@ -129,10 +132,34 @@ fn models(status: &Value, now_ms: u64) -> Vec<Row> {
                 let what = format!("{used} of {} tokens used, {} left", grouped(limit), grouped(left));
                 (name, what, if left == 0 { Tone::Bad } else { Tone::Plain })
             }
-            _ => (name, format!("{used} tokens used, no budget is set"), Tone::Plain),
+            _ if others.is_empty() => (name, format!("{used} tokens used, no budget is set"), Tone::Plain),
+            _ => (name, format!("{used} tokens used"), Tone::Plain),
         });
     }
+    let more = others.len().saturating_sub(BUDGETS_SHOWN);
+    rows.extend(others.into_iter().take(BUDGETS_SHOWN).map(|budget| ("budget", budget, Tone::Plain)));
+    if more > 0 {
+        rows.push(("budget", format!("and {more} more: `clawmux usage`"), Tone::Plain));
+    }
     rows
+}
+
+/// The models and keys that are not asked for now, and for how long yet.
+pub(crate) fn left_alone(status: &Value, now_ms: u64) -> Vec<String> {
+    let told = |model: &Value| {
+        let left_ms = model.number("until_ms").saturating_sub(now_ms);
+        if left_ms < 1000 {
+            return None;
+        }
+        let (provider, name, fault) =
+            (plain(&model["provider"]), plain(&model["model"]), plain(&model["fault"]));
+        // Without a name it is whichever the provider would choose.
+        let name = if name.is_empty() { provider } else { format!("{provider}/{name}") };
+        let key = model["key"].as_str().map(|key| format!(" with {key}")).unwrap_or_default();
+        let why = Fault::from_name(&fault).map_or(fault, |fault| fault.words().to_owned());
+        Some(format!("{name} is not asked{key} for {}: it {why}", span(left_ms)))
+    };
+    status.list("left_alone").iter().filter_map(told).collect()
 }
 
 /// What it does now.
@@ -144,7 +171,15 @@ fn work(status: &Value) -> Vec<Row> {
             let what = "are refused while what runs is finished; `clawmux drain --off` accepts them again";
             rows.push(("new prompts", what.to_owned(), Tone::Warn));
         }
-        Some(false) => rows.push(("new prompts", "are accepted".to_owned(), Tone::Plain)),
+        Some(false) => {
+            let refused = status.texts("prompts_refused");
+            if refused.is_empty() {
+                rows.push(("new prompts", "are accepted".to_owned(), Tone::Plain));
+            } else if !refused.iter().any(|refused| refused.starts_with("all ")) {
+                rows.push(("new prompts", "are accepted, but for these:".to_owned(), Tone::Plain));
+            }
+            rows.extend(refused.into_iter().map(|refused| ("new prompts", refused.to_owned(), Tone::Bad)));
+        }
         None => {}
     }
     let each = [("sessions", "in memory"), ("running", "running"), ("queued", "prompts queued")];
@@ -205,10 +240,14 @@ mod tests {
             "agents": [{"agent": "main", "model": "lab/m", "fallback": ["openai/gpt-4o"], "default": true}],
             "provider_errors": [
                 {"provider": "lab", "calls_failed": 3, "at_ms": 40_000, "message": "no route"},
-                {"provider": "openai", "calls_failed": 0, "at_ms": 60_000, "message": "overloaded"},
+                {"provider": "openai", "calls_failed": 0, "at_ms": 60_000, "message": "overloaded",
+                 "key": "key 1 of 2 (KEY_A)"},
             ],
             "left_alone": [
-                {"provider": "lab", "model": "m", "key": "key 2 of 2", "fault": "rate_limit", "until_ms": 140_000},
+                {"provider": "lab", "model": "m", "key": "key 2 of 2 (LAB_KEY)", "fault": "rate_limit",
+                 "until_ms": 140_000},
+                {"provider": "down", "model": "", "key": null, "fault": "network", "until_ms": 140_000},
+                {"provider": "over", "model": "m", "key": null, "fault": "network", "until_ms": 100_999},
             ],
             "provider_calls": [{"provider": "lab", "running": 4, "waiting": 2, "max": 4},
                                {"provider": "openai", "running": 1, "waiting": 0, "max": 256}],
@@ -230,8 +269,9 @@ mod tests {
             "             the operators have 11 KiB in 1 session",
             "agent        main: lab/m, then openai/gpt-4o",
             "provider     lab: the last 3 calls failed, the latest 1m ago: no route",
-            "             openai: works again; the last error was 40s ago: overloaded",
-            "             lab/m is not asked with key 2 of 2 for 40s: rate_limit",
+            "             openai: works again; the last error was 40s ago: with key 1 of 2 (KEY_A): overloaded",
+            "             lab/m is not asked with key 2 of 2 (LAB_KEY) for 40s: it takes no more requests for now",
+            "             down is not asked for 40s: it was not reached",
             "             lab: 2 calls waiting for a place, 4 of 4 under way",
             "today        800 of 1 000 tokens used, 200 left",
             "this month   12 345 tokens used, no budget is set",
@@ -248,5 +288,29 @@ mod tests {
         assert!(screen(&status, 0, true).contains("\u{1b}[31mthe disk is full\u{1b}[0m"));
         let quiet = screen(&json!({ "draining": false }), 0, false);
         assert!(quiet.contains("new prompts  are accepted"), "{quiet}");
+    }
+
+    #[test]
+    fn all_budgets_are_told_and_whose_prompts_are_refused() {
+        let daily = json!({"budget": "daily", "unit": "tokens", "limit_tokens": null, "used_tokens": 600});
+        let of_agent = json!({"budget": "daily", "unit": "tokens", "agent": "small", "limit_tokens": 600,
+                              "used_tokens": 600, "left_tokens": 0});
+        let cost = json!({"budget": "monthly_cost", "unit": "dollars", "limit_dollars": 5.0,
+                          "used_dollars": 0.5, "left_dollars": 4.5});
+        let status = |budgets: &[&Value]| {
+            let refused = ["prompts to agent small are refused: its daily budget is spent"];
+            json!({ "draining": false, "budgets": budgets, "prompts_refused": refused,
+                    "budgets_of_each": ["each agent may spend 9 tokens a month"] })
+        };
+        let said = screen(&status(&[&daily, &of_agent, &cost]), 0, false);
+        let lines = "today        600 tokens used\n\
+             budget       daily of agent small: 600 tokens of 600 tokens, 0 tokens left\n             \
+             monthly_cost: $0.50 of $5.00, $4.50 left\n             \
+             each agent may spend 9 tokens a month\n\
+             new prompts  are accepted, but for these:\n             \
+             prompts to agent small are refused: its daily budget is spent";
+        assert!(said.contains(lines), "{said}");
+        let nothing = screen(&json!({ "budgets": [daily] }), 0, false);
+        assert!(nothing.contains("600 tokens used, no budget is set"), "{nothing}");
     }
 }

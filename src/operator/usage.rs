@@ -54,10 +54,7 @@ pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
         return Ok(());
     }
     say(&table(["", "TOKENS", "INPUT", "OUTPUT", "COST", "BUDGET", "SPENT", "LEFT"], &[], &totals(&answer)));
-    if let Some(limit) = budget(&answer, "session")["limit_tokens"].as_u64() {
-        say(&format!("each session may spend {} tokens", grouped(limit)));
-    }
-    answer.list("budgets").iter().filter_map(other_budget).for_each(|line| say(&line));
+    other_budgets(&answer).iter().for_each(|line| say(line));
     let (spent, now_ms) = (answer.list("rows"), now_ms());
     let rows: Vec<_> = spent.iter().map(|share| row(share, &by, now_ms)).collect();
     if rows.is_empty() {
@@ -68,7 +65,7 @@ pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
     let head = [&*by.to_uppercase(), "TOKENS", "INPUT", "CACHED", "OUTPUT", "COST", "CALLS", "LAST"];
     match columns().filter(|_| std::io::stdout().is_terminal()) {
         Some(columns) if by == "day" => {
-            say(&days(spent, options.days, now_ms, columns, budget(&answer, "daily")));
+            say(&days(spent, options.days, now_ms, columns, of_everybody(&answer, "daily")));
             say("");
             say(&table(head, &[], &rows));
         }
@@ -114,25 +111,32 @@ fn tokens(share: &Value) -> u64 {
 /// Today and this month, each with its budget.
 fn totals(answer: &Value) -> [[Cell; 8]; 2] {
     [("today", "today", "daily"), ("this month", "month", "monthly")].map(|(words, name, period)| {
-        let (spent, budget) = (&answer[name], budget(answer, period));
+        let (spent, budget) = (&answer[name], of_everybody(answer, period));
         let number = |of: &Value, name: &str| of[name].as_u64().map_or_else(|| "-".to_owned(), grouped);
-        let [limit, share, left] = match budget["limit_tokens"].as_u64() {
-            None => ["none".into(), "-".into(), "-".into()],
-            Some(limit) => {
+        let money = |name: &str| of_everybody(answer, &format!("{period}_cost"))[name].as_f64();
+        let money = |name: &str| money(name).and_then(Money::from_dollars);
+        let against = |limit: (u64, String), left: (u64, String)| {
+            let spent = u128::from(limit.0.saturating_sub(left.0));
+            let percent = (spent * 100 / u128::from(limit.0.max(1))) as u64;
+            let tone = match percent {
+                100.. => Tone::Bad,
+                NEAR_PERCENT.. => Tone::Warn,
+                _ => Tone::Plain,
+            };
+            [limit.1.into(), Cell::toned(format!("{percent} %"), tone), Cell::toned(left.1, tone)]
+        };
+        let [limit, share, left] = match (budget["limit_tokens"].as_u64(), money("limit_dollars")) {
+            (Some(limit), _) => {
                 let left = budget.number("left_tokens");
-                let percent =
-                    (u128::from(limit.saturating_sub(left)) * 100 / u128::from(limit.max(1))) as u64;
-                let tone = match percent {
-                    100.. => Tone::Bad,
-                    NEAR_PERCENT.. => Tone::Warn,
-                    _ => Tone::Plain,
-                };
-                [
-                    grouped(limit).into(),
-                    Cell::toned(format!("{percent} %"), tone),
-                    Cell::toned(grouped(left), tone),
-                ]
+                against((limit, grouped(limit)), (left, grouped(left)))
             }
+            (None, Some(limit)) => {
+                let left = money("left_dollars").unwrap_or_default();
+                against((limit.nanos(), limit.to_string()), (left.nanos(), left.to_string()))
+            }
+            // Those of some are told below.
+            (None, None) if other_budgets(answer).is_empty() => ["none".into(), "-".into(), "-".into()],
+            (None, None) => ["below".into(), "-".into(), "-".into()],
         };
         let [tokens, input, output] =
             ["tokens", "input_tokens", "output_tokens"].map(|name| Cell::from(number(spent, name)));
@@ -164,11 +168,17 @@ fn cost(share: &Value) -> String {
     }
 }
 
-/// A budget that is not in the table: one in money, or of somebody.
+/// The budgets besides everybody's in tokens, in words: those in money, of somebody, and of each session.
+pub(super) fn other_budgets(answer: &Value) -> Vec<String> {
+    let each = answer.texts("budgets_of_each").into_iter().map(str::to_owned);
+    answer.list("budgets").iter().filter_map(other_budget).chain(each).collect()
+}
+
 fn other_budget(budget: &Value) -> Option<String> {
     let is_money = budget["unit"] == "dollars";
+    let name = budget["budget"].as_str()?;
     let whose = match (budget["agent"].as_str(), budget["principal"].as_str()) {
-        (None, None) if !is_money => return None,
+        (None, None) if !is_money && name != "session" => return None,
         (agent, principal) => {
             let agent = agent.map(|agent| format!(" of agent {agent}")).unwrap_or_default();
             agent + &principal.map(|principal| format!(" of {principal}")).unwrap_or_default()
@@ -182,7 +192,7 @@ fn other_budget(budget: &Value) -> Option<String> {
             budget[format!("{name}_tokens")].as_u64().map(|tokens| format!("{} tokens", grouped(tokens)))
         }
     };
-    let (name, limit) = (budget["budget"].as_str()?, amount("limit")?);
+    let limit = amount("limit")?;
     Some(match amount("used") {
         None => format!("each session may spend {limit}"),
         Some(used) => {
@@ -218,10 +228,11 @@ fn of(share: &Value, by: &str) -> String {
     }
 }
 
-fn budget<'a>(answer: &'a Value, period: &str) -> &'a Value {
+/// A budget that all share.
+pub(super) fn of_everybody<'a>(answer: &'a Value, name: &str) -> &'a Value {
     let is_everybodys = |budget: &&Value| budget["agent"].is_null() && budget["principal"].is_null();
-    let budgets = answer.list("budgets").iter().filter(is_everybodys);
-    budgets.into_iter().find(|budget| budget["budget"] == period).unwrap_or(&Value::Null)
+    let mut budgets = answer.list("budgets").iter().filter(is_everybodys);
+    budgets.find(|budget| budget["budget"] == name).unwrap_or(&Value::Null)
 }
 
 #[cfg(test)]
@@ -256,12 +267,26 @@ mod tests {
             month,
             ["this month", "1 900", "900", "1 000", ">= $0.50", "none", "-", "-"].map(Cell::from)
         );
+
+        let mut answer = answer;
+        answer["budgets_of_each"] = json!(["each agent may spend 9 tokens a day"]);
+        assert_eq!(totals(&answer)[1][5], Cell::from("below"), "there is one, though not of all");
+        answer["budgets"] = json!([{"budget": "monthly_cost", "unit": "dollars", "limit_dollars": 1.0,
+                                    "used_dollars": 0.5, "left_dollars": 0.5}]);
+        let [today, month] = totals(&answer);
+        assert_eq!(month[5..], ["$1.00", "50 %", "$0.50"].map(Cell::from));
+        assert_eq!(today[5], Cell::from("below"));
     }
 
     #[test]
     fn budgets_beside_the_table_are_said_in_words() {
         for (budget, said) in [
             (json!({"budget": "daily", "unit": "tokens", "limit_tokens": 9}), None),
+            (json!({"budget": "session", "unit": "tokens", "limit_tokens": null}), None),
+            (
+                json!({"budget": "session", "unit": "tokens", "limit_tokens": 9}),
+                Some("each session may spend 9 tokens"),
+            ),
             (
                 json!({"budget": "daily_cost", "unit": "dollars", "limit_dollars": 1.5, "used_dollars": 0.25,
                        "left_dollars": 1.25}),

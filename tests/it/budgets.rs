@@ -46,8 +46,12 @@ fn a_session_over_its_budget_is_refused_and_others_are_not() {
 
     let id = client.prompt("ada", &long(2500));
     let refused = client.reply(&id);
-    let text = format!("token budget exceeded (session: {CALL}/2000)");
+    let text = refused["error"].as_str().unwrap().to_owned();
     assert_eq!(refused, json!({"id": id, "error": text}), "a plain reply, no stream");
+    let begins = format!(
+        "token budget exceeded (session: {CALL}/2000): {CALL} of 2000 are used, and this prompt needs about 2"
+    );
+    assert!(text.starts_with(&begins) && text.ends_with("; /new begins another conversation"), "{text}");
     assert_eq!(client.call("ping", json!({}))["result"], "pong", "and nothing comes after it");
     assert!(
         !client.seen().iter().any(|frame| frame.contains(&id) && frame.contains("done")),
@@ -93,7 +97,8 @@ fn output_is_clamped_to_what_is_left_and_then_nothing_is() {
     assert!(answered >= 10, "{answered} calls fit");
     let (used, reserved, limit) = budget(&mut client, session("ada"), "session");
     assert!(used <= limit && reserved == 0, "{used} of {limit}");
-    assert_eq!(refused.error(), format!("token budget exceeded (session: {used}/{limit})"));
+    let begins = format!("token budget exceeded (session: {used}/{limit})");
+    assert!(refused.error().starts_with(&begins), "{refused:?}");
     assert_eq!(refused.0.len(), 1, "{refused:?}");
 }
 
@@ -105,7 +110,7 @@ fn a_budget_that_ends_within_the_tool_loop_ends_the_stream() {
     upstream.then(Turn::Call("Look: ".into(), vec![("echo".into(), input)]));
     let stream = client.chat("ada", "say a lot");
     assert_eq!(stream.events(), ["text", "tool_use", "tool_result", "usage", "error", "done"]);
-    assert_eq!(stream.error(), format!("token budget exceeded (session: {}/2000)", 22));
+    assert!(stream.error().starts_with("token budget exceeded (session: 22/2000)"), "{stream:?}");
     assert_eq!(stream.usage(), (20, 2), "what was counted before is told");
     assert_eq!(upstream.requests().len(), 1);
 }
@@ -129,7 +134,10 @@ fn prompts_at_once_do_not_overshoot_the_day_together() {
         match first["error"].as_str() {
             Some(error) => {
                 assert!(error.starts_with("token budget exceeded (daily: "), "{first}");
-                assert!(error.contains(&format!("/{DAILY}); it resets at 2")), "{first}");
+                assert!(
+                    error.contains(&format!("/{DAILY})")) && error.contains("; it resets at 2"),
+                    "{first}"
+                );
             }
             None => {
                 assert_eq!(first["data"], "well", "{first}");
@@ -192,9 +200,10 @@ fn what_was_spent_is_known_after_a_restart() {
     let (daemon, mut client) = daemon.restart().and(Client::connect);
     check(&mut client, "after a restart");
     let refused = client.chat("ada", &long(5500));
-    assert_eq!(refused.error(), format!("token budget exceeded (session: {CALL}/5000)"));
+    let begins = format!("token budget exceeded (session: {CALL}/5000)");
+    assert!(refused.error().starts_with(&begins), "{refused:?}");
     let refused = client.chat("new", &long(6500));
-    assert_eq!(refused.error(), "token budget exceeded (session: 0/5000)");
+    assert!(refused.error().starts_with("token budget exceeded (session: 0/5000)"), "{refused:?}");
     let daemon = daemon.kill_and_restart();
     check(&mut Client::connect(daemon.address), "after a crash");
 }
@@ -314,7 +323,7 @@ fn an_agents_budget_is_its_own_and_what_has_no_price_is_not_asked_for_money() {
         [agents.work]\nprovider = \"up\"\nmodel = \"m\"\nmax_tokens = 20\n\
         [agents.dear]\nprovider = \"up\"\nmodel = \"m\"\n\
         [[bindings]]\nagent = \"work\"\nchannel = \"work\"\n[[bindings]]\nagent = \"dear\"\nchannel = \"dear\"\n";
-    let (_daemon, mut client) = Daemon::with(&config(&upstream, 20, rules)).and(Client::connect);
+    let (daemon, mut client) = Daemon::with(&config(&upstream, 20, rules)).and(Client::connect);
     let mut ask = |channel: &str, content: &str| {
         let params = json!({"channel": channel, "account": "ada", "content": content});
         let id = client.request("chat.send", params);
@@ -322,13 +331,51 @@ fn an_agents_budget_is_its_own_and_what_has_no_price_is_not_asked_for_money() {
     };
     let refused = ask("work", &long(1500));
     assert!(
-        refused.error().starts_with("token budget exceeded (daily of agent work: 0/1000); it resets"),
+        refused.error().starts_with(
+            "token budget exceeded (daily of agent work: 0/1000): 0 of 1000 are used, and this prompt needs about 1"
+        ) && refused.error().contains("; it resets at "),
         "{refused:?}"
     );
     assert_eq!(ask("websocket", &long(1500)).error(), "", "others have none");
     let refused = ask("dear", "hi");
     assert!(refused.error().contains("what up/m costs is not known"), "{refused:?}");
+    let lines = "\n[models.\"up/m\"]\ninput_price = …\noutput_price = …";
+    assert!(refused.error().ends_with(lines), "the lines to paste: {refused:?}");
     assert_eq!(upstream.requests().len(), 1);
+    let status = daemon.stdout_of(&["status"]);
+    let says = "prompts to agent dear are refused: the budget monthly_cost is in money, and what up/m costs";
+    assert!(status.contains(says), "{status}");
+    assert!(
+        !status.contains("no budget is set") && status.contains("daily of agent work: 0 tokens of 1 000")
+    );
+    let check = daemon.run(&["check"]);
+    assert!(
+        check.0 == 0 && check.2.contains(lines.trim()) && check.2.contains("agents.dear.model"),
+        "{check:?}"
+    );
+}
+
+#[test]
+fn a_budget_that_is_spent_and_those_of_agents_and_money_are_told() {
+    let upstream = Upstream::start();
+    let rules = "[[budgets.rules]]\nagent = \"main\"\ndaily = 2000\nmonthly_cost = 5\n";
+    let text = config(&upstream, 1000, rules) + PRICES;
+    let (daemon, mut client) = Daemon::with(&text).and(Client::connect);
+    let priced = client.call("budget.status", session("ada"));
+    assert_eq!(priced["result"]["rules"][0]["agent"], "main", "{priced}");
+    assert_eq!(priced["result"]["rules"].as_array().map(Vec::len), Some(2), "{priced}");
+    assert_eq!(client.call("budget.status", json!({}))["result"]["rules"], Value::Null, "of no session");
+    upstream.then(Turn::Say(vec!["so ".into(); 1990]));
+    assert_eq!(client.chat("ada", "hi").error(), "");
+    let status = eventually("the budget to be spent", || {
+        Some(daemon.stdout_of(&["status"])).filter(|status| status.contains("are refused"))
+    });
+    let says = "prompts to agent main are refused: its daily budget is spent; it resets at ";
+    assert!(status.contains(says) && !status.contains("no budget is set"), "{status}");
+    assert!(status.contains("monthly_cost of agent main: $0.0"), "{status}");
+    let usage = daemon.stdout_of(&["usage"]);
+    assert!(usage.contains("below") && !usage.contains("none"), "{usage}");
+    assert!(daemon.run(&["doctor", "--offline"]).1.contains(says));
 }
 
 #[test]

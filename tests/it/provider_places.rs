@@ -84,7 +84,14 @@ fn a_key_that_is_refused_is_set_aside_and_every_protocol_says_that_something_is_
         (&json!("up"), &json!("test-model"), &json!("auth")),
         "{status}"
     );
-    assert!(daemon.stdout_of(&["status"]).contains("up/test-model is not asked with key "));
+    let (refused, _) = KEYS.iter().find(|(_, key)| *key == first).unwrap();
+    let said = daemon.stdout_of(&["status"]);
+    assert!(
+        said.contains("up/test-model is not asked with key ") && said.contains(&format!("({refused})")),
+        "{said}"
+    );
+    let (_, doctor, _) = daemon.run(&["doctor", "--offline"]);
+    assert!(doctor.contains("up/test-model is not asked with key "), "{doctor}");
     assert!(daemon.get("/metrics").1.contains("clawmux_provider_left_alone{provider=\"up\"} 1\n"));
 
     let log = daemon.log();

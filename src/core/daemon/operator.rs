@@ -587,8 +587,10 @@ pub struct DaemonStatus {
     pub info: DaemonInfo,
     /// The gateway and all other actors.
     pub actors: Snapshot,
-    /// What is left of the budgets.
+    /// What is left of the budgets; of the sessions only the limit.
     pub budgets: Vec<Budget>,
+    /// What each agent or principal may spend, in words.
+    pub budgets_of_each: Vec<String>,
     /// The agents with their models.
     pub agents: Vec<AgentModels>,
     /// How large the store was as the last days began, the earliest first: days since 1970 and bytes in use.
@@ -686,6 +688,8 @@ pub struct UsageReport {
     pub totals: UsageTotals,
     /// What the budgets leave; of the sessions only the limit, since each has its own.
     pub budgets: Vec<Budget>,
+    /// What each agent or principal may spend, in words.
+    pub budgets_of_each: Vec<String>,
     /// Since when it is added up.
     pub since: Timestamp,
     /// What was spent since then.

@@ -29,8 +29,9 @@ const NEEDS_RESTART: &str = "restart the daemon to apply the new value";
 ///   `left_alone`, the models and keys that are not asked for now because they fail; `provider_calls`, of each
 ///   provider how many calls are `running` and `waiting` for a place, and how many may run (`max`); `embeddings`, the
 ///   model that makes vectors of memories, null where only the built-in ones are used;
-/// - `running` and `queued` (runs and prompts), `budgets` as `admin.usage` tells them, and `store_size`, in bytes, with
-///   the owners who hold most;
+/// - `running` and `queued` (runs and prompts), `budgets` and `budgets_of_each` as `admin.usage` tells them, and
+///   `store_size`, in bytes, with the owners who hold most; `prompts_refused`, sentences for people of prompts that
+///   budgets refuse;
 /// - what waits for somebody: `approvals_waiting`, `devices_waiting`, `tokens_expiring` (the first to end);
 /// - `reload_failed`, the last reload where it changed nothing, and `problems`: sentences for people.
 fn status(request: &Request) -> Result<Call, Error> {
@@ -44,6 +45,10 @@ fn told(daemon: &DaemonStatus) -> Value {
     let of = |actor: &str, name: &str| tree.child(actor).map_or(Value::Null, |of| of.state[name].clone());
     let mut problems = problems(tree, &daemon.budgets);
     problems.extend(full(&of("store", "owners"), daemon));
+    let without_price = of("provider supervisor", "refused_without_price");
+    let without_price = without_price.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let spent = daemon.budgets.iter().filter_map(Budget::refusal_words);
+    let refused: Vec<String> = spent.chain(without_price.map(str::to_owned)).collect();
     let mut answer = json!({
         "version": status.version,
         "pid": pid,
@@ -75,6 +80,8 @@ fn told(daemon: &DaemonStatus) -> Value {
             "owners": of("store", "owners"),
         },
         "budgets": daemon.budgets.iter().map(budget).collect::<Vec<_>>(),
+        "budgets_of_each": daemon.budgets_of_each,
+        "prompts_refused": refused,
         "problems": problems,
     });
     if let Some(sessions) = tree.child("session supervisor").filter(|sessions| sessions.silent.is_none()) {
@@ -229,6 +236,8 @@ fn near_its_end(budget: &Budget) -> Option<String> {
 mod tests {
     use super::*;
     use crate::daemon::command::Status;
+    use crate::ids::AgentId;
+    use crate::provider::budget::Whose;
 
     fn leaf(actor: &str, state: Value) -> Snapshot {
         Snapshot { actor: actor.into(), state, ..Snapshot::default() }
@@ -243,6 +252,7 @@ mod tests {
             info: DaemonInfo { status, pid: 1, home, store, listen, is_draining: false, uptime_ms: 0 },
             actors: Snapshot::default(),
             budgets: Vec::new(),
+            budgets_of_each: Vec::new(),
             agents: Vec::new(),
             sizes: Vec::new(),
             store_bytes_max,
@@ -292,7 +302,7 @@ mod tests {
         ];
         let tree = Snapshot { children, ..leaf("gateway", json!({})) };
         let of = |period, used, limit| Budget {
-            whose: crate::provider::budget::Whose::default(),
+            whose: Whose::default(),
             period,
             unit: Unit::Tokens,
             used,
@@ -318,5 +328,36 @@ mod tests {
         ];
         assert_eq!(found, says);
         assert!(problems(&leaf("gateway", json!({})), &budgets[1..]).is_empty());
+    }
+
+    #[test]
+    fn prompts_that_a_budget_refuses_are_told() {
+        let mut daemon = daemon(0, 0);
+        let without_price = json!({ "refused_without_price": ["prompts to agent dear are refused: x"] });
+        daemon.actors.children = vec![leaf("provider supervisor", without_price)];
+        let of = |agent: Option<&str>, period, used| Budget {
+            whose: Whose { agent: agent.map(AgentId::from), principal: None },
+            period,
+            unit: Unit::Tokens,
+            used,
+            reserved: 0,
+            limit: 100,
+            resets: Some(Timestamp::default()),
+        };
+        daemon.budgets = vec![
+            of(Some("main"), Period::Daily, 100),
+            of(None, Period::Monthly, 101),
+            of(None, Period::Daily, 99),
+            of(None, Period::Session, 100),
+        ];
+        let at = "it resets at 1970-01-01T00:00:00Z";
+        assert_eq!(
+            told(&daemon)["prompts_refused"],
+            json!([
+                format!("prompts to agent main are refused: its daily budget is spent; {at}"),
+                format!("all prompts are refused: the monthly budget is spent; {at}"),
+                "prompts to agent dear are refused: x",
+            ])
+        );
     }
 }

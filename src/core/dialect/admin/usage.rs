@@ -43,7 +43,7 @@ struct CacheParams {
     limit: Option<usize>,
 }
 
-/// Answers it: `{"today", "month", "budgets": [..], "by", "since_ms", "rows": [..], "more"}`. Days and months
+/// Answers it: `{"today", "month", "budgets": [..], "budgets_of_each": [..], "by", "since_ms", "rows": [..], "more"}`. Days and months
 /// are those of UTC; `days` counts today.
 fn usage(request: &Request) -> Result<Call, Error> {
     let UsageParams { by, days, limit } = request.read()?;
@@ -67,6 +67,7 @@ fn usage(request: &Request) -> Result<Call, Error> {
             "today": tokens(report.totals.day),
             "month": tokens(report.totals.month),
             "budgets": report.budgets.iter().map(budget).collect::<Vec<_>>(),
+            "budgets_of_each": report.budgets_of_each,
             "by": by,
             "since_ms": report.since.as_millis(),
             "rows": report.shares.iter().map(|share| row(share, &by)).collect::<Vec<_>>(),

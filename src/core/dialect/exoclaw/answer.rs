@@ -302,13 +302,31 @@ pub(super) fn decided(id: &Id, approval: &ApprovalId, decided: &approval::Decisi
 }
 
 /// The answer to `budget.status`: everybody's budgets and the session's, by name, in alphabetical order. Those in
-/// money, in dollars, only where there are any.
+/// money, in dollars, only where there are any. Those of its agent and its principal are below `rules`, where there
+/// are any.
 pub(super) fn budgets(id: &Id, budgets: &[Budget]) -> String {
     #[derive(Serialize)]
     #[serde(untagged)]
     enum Figures {
         Tokens { limit: u64, reserved: u64, used: u64 },
         Dollars { limit: f64, reserved: f64, used: f64 },
+    }
+    #[derive(Serialize)]
+    struct Rule<'a> {
+        budget: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        agent: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        principal: Option<&'a str>,
+        #[serde(flatten)]
+        figures: Figures,
+    }
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        #[serde(flatten)]
+        everybodys: BTreeMap<&'a str, Figures>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        rules: Vec<Rule<'a>>,
     }
     let dollars = |nanos| Money::from_nanos(nanos).dollars();
     let figures = |&Budget { unit, limit, reserved, used, .. }: &Budget| match unit {
@@ -317,9 +335,22 @@ pub(super) fn budgets(id: &Id, budgets: &[Budget]) -> String {
             Figures::Dollars { limit: dollars(limit), reserved: dollars(reserved), used: dollars(used) }
         }
     };
-    let everybodys = budgets.iter().filter(|budget| budget.whose == Whose::default());
-    let by_name = everybodys.map(|budget| (budget.name(), figures(budget)));
-    result(id, &by_name.collect::<BTreeMap<_, _>>())
+    let (everybodys, others): (Vec<_>, Vec<_>) =
+        budgets.iter().partition(|budget| budget.whose == Whose::default());
+    let everybodys = everybodys.into_iter().map(|budget| (budget.name(), figures(budget))).collect();
+    let rules = others
+        .into_iter()
+        .map(|budget| Rule {
+            budget: budget.name(),
+            agent: budget.whose.agent.as_ref().map(|agent| agent.as_str()),
+            principal: budget.whose.principal.as_ref().map(|principal| match principal {
+                Owner::Admins => "operators",
+                Owner::Credential(name) => name,
+            }),
+            figures: figures(budget),
+        })
+        .collect();
+    result(id, &Answer { everybodys, rules })
 }
 
 /// The answer to `plugin.list`.
