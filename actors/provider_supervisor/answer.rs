@@ -38,6 +38,7 @@ use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::answer_room::Share;
 use super::client::{self, Body, Failure, io_words};
 use super::default_model::{self, Chosen};
 use super::deltas::Held;
@@ -57,7 +58,8 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 const ANSWER_CALLS_MAX: usize = 128;
 
 /// How much a model writes for each token it may, on average at most, and so much more of it, in bytes: what goes
-/// beyond that does not keep to `max_tokens`, and is cut. Words of languages have 2 to 5 bytes a token.
+/// beyond that does not keep to `max_tokens`, and is cut where a budget has to hold. Words of languages have 2 to 5
+/// bytes a token.
 const TOKEN_BYTES_MAX: usize = 8;
 const OVERRUN_BYTES_MAX: usize = 16 * 1024;
 
@@ -111,9 +113,11 @@ pub(super) struct Answer {
     /// How much was handed on.
     said_bytes: usize,
     said_calls: usize,
-    /// How much text and thoughts were read, in bytes; and whether that is more than a model writes that keeps to
-    /// its bound.
+    /// How much text and thoughts were read, in bytes, and what the answer takes of the room for all.
     said_text: usize,
+    share: Share,
+    /// Whether it is cut where it is more than a model writes that keeps to its bound; and whether it was.
+    keeps_bound: bool,
     runs_on: bool,
     held: Held,
 }
@@ -144,7 +148,8 @@ enum Phase {
 
 impl Answer {
     pub(super) fn new(call: Call, held: Held) -> Self {
-        let Call { session, candidates, request, bound, notices, body, chosen, standing } = call;
+        let Call { session, candidates, request, bound, keeps_bound, notices, body, chosen, standing, room } =
+            call;
         let deadlines = candidates.front().map(|first| first.deadlines).unwrap_or_default();
         let mut answer = Self {
             session,
@@ -173,6 +178,8 @@ impl Answer {
             said_bytes: 0,
             said_calls: 0,
             said_text: 0,
+            share: room.enter(),
+            keeps_bound,
             runs_on: false,
             held,
         };
@@ -610,15 +617,19 @@ impl Answer {
             _ => 0,
         });
         self.said_text = self.said_text.saturating_add(texts.sum());
+        let held = self.said_text.saturating_add(decoder.written());
         let most = TOKEN_BYTES_MAX.saturating_mul(self.request.max_tokens as usize) + OVERRUN_BYTES_MAX;
-        if self.said_text.saturating_add(decoder.written()) > most
-            && !decoder.is_finished()
-            && self.failed.is_none()
-        {
+        if decoder.is_finished() || self.failed.is_some() {
+            // It is over.
+        } else if self.keeps_bound && held > most {
             let tokens = self.request.max_tokens;
             tracing::warn!(provider = %name, tokens, "the model goes on beyond what it may say: its answer is cut");
             self.runs_on = true;
             deltas.push(Delta::Finished { stop: Stop::MaxTokens, usage: None });
+        } else if !self.share.hold(held) {
+            let error = "the answers under way leave no room for one of this size: ask again later";
+            let error = ErrorCode::Unavailable.error(error);
+            self.failed = Some(Failure { error, fault: Fault::BadRequest, billed: true });
         }
         let wire = decoder.usage();
         let heard = decoder.events() > events;

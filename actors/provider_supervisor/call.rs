@@ -17,6 +17,7 @@ use clawmux_core::provider::proxy::Proxy;
 use clawmux_core::provider::{ChatRequest, Decoder, HttpRequest, ProviderKind};
 use rustls::ClientConfig;
 
+use super::answer_room::AnswerRoom;
 use super::default_model::Chosen;
 use super::output_bound::OutputBound;
 use super::places::Places;
@@ -242,6 +243,8 @@ pub(crate) struct Call {
     pub(crate) request: ChatRequest,
     /// What bounds its answer.
     pub(crate) bound: OutputBound,
+    /// Whether it is cut where a provider goes on beyond that: a budget would not hold.
+    pub(crate) keeps_bound: bool,
     /// What is told before the answer.
     pub(crate) notices: Vec<Notice>,
     /// The request as the first candidate's provider wants it.
@@ -250,4 +253,6 @@ pub(crate) struct Call {
     pub(crate) chosen: Recipient<Chosen>,
     /// Where it is kept how the models answer.
     pub(crate) standing: Standing,
+    /// Where there is room for the answer.
+    pub(crate) room: AnswerRoom,
 }

@@ -8,6 +8,7 @@
 
 pub mod account;
 mod answer;
+mod answer_room;
 mod call;
 mod charge;
 mod client;
@@ -57,6 +58,7 @@ use crate::runtime::observe::{Observe, Observed};
 use crate::store::{BeginCall, RecordUsage, Store};
 
 use account::Account;
+use answer_room::AnswerRoom;
 pub use call::Deadlines;
 pub(crate) use call::{Call, Candidate, Endpoint};
 pub(crate) use charge::{Charge, Payer};
@@ -102,6 +104,7 @@ pub struct ProviderSupervisor {
     /// Where calls under way and what they cost are written down.
     calls: Option<CallLog>,
     standing: Standing,
+    room: AnswerRoom,
     granted: u64,
     refused: u64,
     used: Usage,
@@ -255,6 +258,7 @@ impl ProviderSupervisor {
             deadlines: None,
             calls,
             standing: Standing::default(),
+            room: AnswerRoom::default(),
             granted: 0,
             refused: 0,
             used: Usage::default(),
@@ -420,11 +424,14 @@ impl ProviderSupervisor {
         let (call, meter) = (self.granted, self.meter.clone());
         let model = first.model_ref();
         let is_bounded = meter.lock().is_bounded(&payer.agent, &payer.session.owner());
+        let keeps_bound = is_bounded || set_aside.shared_budget.is_some();
         let settling = supervisor.clone().recipient();
         let charge = Charge::new(settling, call, meter, (set_aside, size), payer, changed);
         let begun = BeginCall { call, reserved: charge.reserved(model) };
         let (standing, chosen) = (self.standing.clone(), supervisor.clone().recipient());
-        let call = Call { session, candidates, request, bound, notices, body, chosen, standing };
+        let room = self.room.clone();
+        let call =
+            Call { session, candidates, request, bound, keeps_bound, notices, body, chosen, standing, room };
         Ok((Granted { call, charge }, begun, is_bounded))
     }
 

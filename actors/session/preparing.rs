@@ -28,6 +28,9 @@ const SOUL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a model may take to sum up; then it is done by rules.
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How much of a summary is read for each token it may have, in bytes.
+const SUMMARY_TOKEN_BYTES_MAX: usize = 16;
+
 /// How many memories are looked for, and how much of the context they may take, in percent.
 const RECALLED_MAX: usize = 8;
 const RECALLED_PERCENT: usize = 10;
@@ -115,7 +118,9 @@ impl Session {
         if !self.profile.summaries || self.is_offline() {
             return None;
         }
-        let chat = self.summing_up(run, model, compaction.question()?);
+        let question = compaction.question()?;
+        let bytes_max = question.max_tokens as usize * SUMMARY_TOKEN_BYTES_MAX;
+        let chat = self.summing_up(run, model, question);
         let (providers, session) = (self.deps.providers.clone(), self.conversation.key().clone());
         Some(Box::pin(async move {
             let said = async {
@@ -128,6 +133,10 @@ impl Session {
                             Delta::Finished { .. } => is_over = true,
                             _ => {}
                         }
+                    }
+                    if said.len() > bytes_max {
+                        // It is longer than any summary may be.
+                        return Ok(said);
                     }
                 }
                 if is_over { Ok(said) } else { Err(gone()) }

@@ -652,8 +652,9 @@ async fn an_answer_without_end_is_ended() {
 async fn an_answer_that_does_not_keep_to_its_bound_is_cut_and_counted() {
     for kind in WIRE {
         let upstream = Upstream::start();
-        let (supervisor, mut records) =
-            start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        let mut bounded = config(&[("p", kind, upstream.base_url())]);
+        bounded.budgets.all.daily = 1_000_000;
+        let (supervisor, mut records) = start(bounded, Deadlines::default());
         let long = vec!["x".repeat(1000); 1000];
         let arguments = format!("{{\"x\":\"{}\"}}", "x".repeat(1_000_000));
         for turn in [Turn::Say(long), Turn::Call("I call.".into(), vec![("echo".into(), arguments)])] {
@@ -670,6 +671,11 @@ async fn an_answer_that_does_not_keep_to_its_bound_is_cut_and_counted() {
         }
         assert_eq!(ask(&supervisor, "hi").await.1, Ok(()));
         all_given_back(&supervisor).await;
+
+        // Without a budget nothing is lost by it.
+        upstream.then(Turn::Say(vec!["x".repeat(1000); 1000]));
+        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        assert_eq!(text(&ask(&supervisor, "hi").await.0).len(), 1_000_000, "{kind}");
     }
 }
 

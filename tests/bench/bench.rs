@@ -54,6 +54,8 @@ const SHAPES: [Shape; 2] = [
     Shape { name: "burst token", streams: 16, tokens: 40_000, pace: Duration::ZERO },
 ];
 const PINGS: usize = 20_000;
+const CHATS: usize = 2_000;
+const CHATS_AT_ONCE: usize = 50;
 /// Sessions that are made to see what one costs, so many at a time.
 const SESSIONS: usize = 2_000;
 const SESSIONS_AT_ONCE: usize = 50;
@@ -74,6 +76,7 @@ fn main() {
     println!("{} cores", cores());
     start_and_idle();
     pings();
+    chats();
     for shape in SHAPES {
         tokens(&shape);
     }
@@ -124,6 +127,34 @@ fn daemon_on(upstream: SocketAddr, home: &Path) -> Process {
          [limits]\nrequests_burst = 0\n"
     );
     Process::daemon(home, &config)
+}
+
+/// Whole chats with an answer of one token: each a prompt in a session of its own, a run, a call of the model.
+fn chats() {
+    let upstream = load::upstream(1, Duration::ZERO);
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let daemon = daemon_on(upstream, home.path());
+    let relay = Process::limit(&["limit-relay", &upstream.to_string()]);
+    let figures = |process: &Process, hello: bool| {
+        load::streams(process, CHATS_AT_ONCE, 1, hello);
+        let begin = Instant::now();
+        let mut cpu_us: Vec<f64> = (0..CHATS / CHATS_AT_ONCE)
+            .map(|_| load::streams(process, CHATS_AT_ONCE, 1, hello).cpu_us)
+            .collect();
+        let each_second = (CHATS / CHATS_AT_ONCE * CHATS_AT_ONCE) as f64 / begin.elapsed().as_secs_f64();
+        cpu_us.sort_by(f64::total_cmp);
+        (cpu_us[cpu_us.len() / 2], each_second)
+    };
+    let (ours, limit) = (figures(&daemon, true), figures(&relay, false));
+    println!(
+        "one-token chat, {CHATS_AT_ONCE} at once: CPU {:.0} µs, limit program {:.0} µs, ratio {:.1}; {:.0} a second, \
+         limit program {:.0}",
+        ours.0,
+        limit.0,
+        ours.0 / limit.0,
+        ours.1,
+        limit.1
+    );
 }
 
 /// What a session costs that is awake and idle, and one that sleeps.

@@ -202,6 +202,25 @@ fn nothing_is_recalled_where_that_is_off() {
 }
 
 #[test]
+fn missed_caches_are_told_with_what_changed() {
+    let upstream = Upstream::start();
+    let daemon = start("openai", &upstream, "");
+    let mut client = Client::connect(daemon.address);
+    client.chat("ada", "hi");
+    client.chat("ada", "and now?");
+    std::fs::write(daemon.home().join("SOUL.md"), "You are a stork. ".repeat(100)).unwrap();
+    client.chat("ada", "and then?");
+    let missed = || {
+        let answer: Value = serde_json::from_str(&daemon.stdout_of(&["usage", "--cache", "--json"])).unwrap();
+        answer["rows"][0].clone()
+    };
+    eventually("three calls to be counted", || missed()["calls"] == 3);
+    assert_eq!(missed()["missed_because"]["system"], 1, "{}", missed());
+    let shown = daemon.stdout_of(&["usage", "--cache"]);
+    assert!(shown.contains("another system prompt (1)") && shown.contains("up/test-model"), "{shown}");
+}
+
+#[test]
 fn a_soul_that_is_edited_holds_from_the_next_prompt_on() {
     let upstream = Upstream::start();
     let (daemon, mut client) = start("openai", &upstream, "").and(Client::connect);
@@ -213,10 +232,7 @@ fn a_soul_that_is_edited_holds_from_the_next_prompt_on() {
             .starts_with("You are a heron.")
     );
     std::fs::write(daemon.home().join("SOUL.md"), "You are a stork.").unwrap();
-    eventually("the soul to be read", || {
-        client.chat("ada", "and now?");
-        let requests = upstream.requests();
-        requests.last().unwrap().body["messages"][0]["content"] == "You are a stork."
-    });
+    client.chat("ada", "and now?");
+    assert_eq!(upstream.requests()[1].body["messages"][0]["content"], "You are a stork.");
     assert!(daemon.log().contains("the soul was changed"), "{}", daemon.log());
 }

@@ -162,7 +162,7 @@ const CASES: &[Case] = &[
     }),
     fails("unknown model", 1..=1, "404: not_found_error: no", |_| status(404, "", "not_found_error", "no")),
     // Asked for less, twice, where there is something to leave out.
-    fails("too long", 1..=3, "400: invalid_request_error: prompt is too long", |_| {
+    fails("too long", 1..=3, "answered 400: \"invalid_request_error: prompt is too long", |_| {
         status(400, "", "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum")
     }),
     fails("redirect", 1..=1, "307: it is to be found at https://elsewhere.example/v1", |_| {

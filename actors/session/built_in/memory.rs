@@ -22,12 +22,12 @@ pub(super) async fn make(
     run: RunId,
     call: ToolCall,
 ) -> Result<String, String> {
-    let command = command(call.name.as_str(), &call.input, (&run, &call.id))?;
+    let command = command(call.name.as_str(), &call.input, (&run, &call.id), &principal.owner)?;
     let is_store = matches!(command, MemoryCommand::Store(_));
     match ask(&memory, command, principal).await {
         Ok(Reply::Memory(MemoryReply::Found(results))) => Ok(found(&results)),
         Ok(Reply::Memory(MemoryReply::Stored(_))) => Ok(SAVED.into()),
-        // By this very call, before a crash.
+        // By this very call, before a crash; or as the same text.
         Err(Error { code: ErrorCode::Conflict, .. }) if is_store => Ok(SAVED.into()),
         Ok(_) => Err("internal error".into()),
         Err(error) => Err(error.to_string()),

@@ -10,7 +10,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::ids::{CallId, PluginName, RunId, uuid_of};
+use crate::ids::{CallId, Owner, PluginName, RunId, uuid_of};
 use crate::memory::fact::{CERTAIN, Fact};
 use crate::memory::{
     CONTENT_BYTES_MAX, Found, Kind, MemoryCommand, NewMemory, Query, Question, Remembered, Source, Teller,
@@ -75,15 +75,20 @@ pub fn save_spec() -> ToolSpec {
     }
 }
 
-/// What a call of one of the tools asks for.
+/// What a call of one of the tools asks for, for this owner.
 ///
 /// # Errors
 /// What is wrong with the input, for the model.
-pub fn command(tool: &str, input: &Value, (run, call): (&RunId, &CallId)) -> Result<MemoryCommand, String> {
+pub fn command(
+    tool: &str,
+    input: &Value,
+    (run, call): (&RunId, &CallId),
+    owner: &Owner,
+) -> Result<MemoryCommand, String> {
     let input = input.as_object().ok_or("the input is not a JSON object")?;
     match tool {
         SEARCH => search(input),
-        _ => save(input, run, call),
+        _ => save(input, run, call, owner),
     }
 }
 
@@ -105,7 +110,12 @@ fn search(input: &Map<String, Value>) -> Result<MemoryCommand, String> {
     Ok(MemoryCommand::Query(Query { question, tier: None, session: None }))
 }
 
-fn save(input: &Map<String, Value>, run: &RunId, call: &CallId) -> Result<MemoryCommand, String> {
+fn save(
+    input: &Map<String, Value>,
+    run: &RunId,
+    call: &CallId,
+    owner: &Owner,
+) -> Result<MemoryCommand, String> {
     only(input, &["content", "subject", "predicate", "object", "kind"])?;
     let fact = match (text(input, "subject")?, text(input, "predicate")?, text(input, "object")?) {
         (None, None, None) => None,
@@ -129,7 +139,7 @@ fn save(input: &Map<String, Value>, run: &RunId, call: &CallId) -> Result<Memory
         })?,
     };
     Ok(MemoryCommand::Store(NewMemory {
-        id: id(run, call),
+        id: if fact.is_some() { id(run, call) } else { id_of_text(owner, &content) },
         tier: Tier::Semantic,
         kind,
         content,
@@ -141,7 +151,13 @@ fn save(input: &Map<String, Value>, run: &RunId, call: &CallId) -> Result<Memory
     }))
 }
 
-/// The id of what this call saves.
+/// The id of a text that this owner has saved: the same text is there once. (A fact that says the same as another
+/// is known by what it says.)
+fn id_of_text(owner: &Owner, content: &str) -> String {
+    uuid_of(&format!("memory|{}|{content}", owner.as_str()))
+}
+
+/// The id of the fact that this call saves.
 fn id(run: &RunId, call: &CallId) -> String {
     let (run, call) = (run.as_str(), call.as_str());
     uuid_of(&format!("memory|{}|{run}|{call}", run.len()))
@@ -189,11 +205,11 @@ pub const SAVED: &str = "saved";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Owner;
+
     use crate::time::Timestamp;
 
     fn read(tool: &str, input: Value) -> Result<MemoryCommand, String> {
-        command(tool, &input, (&RunId::from("r"), &CallId::from("c")))
+        command(tool, &input, (&RunId::from("r"), &CallId::from("c")), &Owner::Admins)
     }
 
     #[test]
@@ -207,8 +223,20 @@ mod tests {
             (new.content.as_str(), new.tier, new.kind),
             ("likes tea", Tier::Semantic, Kind::Knowledge)
         );
-        let Ok(MemoryCommand::Store(again)) = read(SAVE, json!({ "content": "x" })) else { panic!() };
-        assert_eq!(new.id, again.id, "it follows from the call");
+        let id_for = |content: &str, call: &str, owner: &Owner| {
+            let input = json!({ "content": content });
+            match command(SAVE, &input, (&RunId::from("r"), &CallId::from(call)), owner) {
+                Ok(MemoryCommand::Store(new)) => new.id,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(
+            new.id,
+            id_for("likes tea", "another call", &Owner::Admins),
+            "the same text is there once"
+        );
+        assert_ne!(new.id, id_for("likes coffee", "c", &Owner::Admins));
+        assert_ne!(new.id, id_for("likes tea", "c", &Owner::Credential("ada".into())), "each has his own");
         let fact = json!({ "subject": "user", "predicate": "lives in", "object": "Lisbon" });
         let Ok(MemoryCommand::Store(new)) = read(SAVE, fact) else { panic!() };
         assert_eq!(new.content, "The user lives in Lisbon.");
