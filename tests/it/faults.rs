@@ -265,7 +265,7 @@ const CASES: &[Case] = &[
     fails("TLS", 1..=1, "base_url has to begin with https://", |_| {
         Answer(vec![b"\x15\x03\x01\x00\x02\x02\x46".to_vec()], Then::Close)
     }),
-    fails("a page", 2..=2, "text/html instead of text/event-stream: a page \"Sign in\"", |_| {
+    fails("a page", 1..=1, "text/html instead of text/event-stream: a page \"Sign in\"", |_| {
         whole(begun("text/html", ["<html><title>Sign in</title></html>"]))
     }),
     fails("an error that is no stream", 2..=2, "overloaded_error: Overloaded", |_| {
