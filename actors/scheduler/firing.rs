@@ -510,7 +510,15 @@ impl Scheduler {
         let Running { firing, job, text, askers, .. } = running;
         self.look_after_heartbeat(&firing);
         if let FiringState::Failed(error) = &firing.state {
-            tracing::warn!(job = %firing.job, %error, "a job was not done");
+            let last = self.jobs.get(&key.0).and_then(|entry| entry.last.as_ref());
+            let did_so =
+                |last: &Firing| matches!(&last.state, FiringState::Failed(last) if last.code == error.code);
+            if last.is_some_and(did_so) {
+                // The log has it; this may be each minute, of many jobs.
+                tracing::debug!(job = %firing.job, %error, "a job was not done again");
+            } else {
+                tracing::warn!(job = %firing.job, %error, "a job was not done");
+            }
         }
         if let Some(entry) = self.jobs.get_mut(&key.0) {
             entry.current = None;
