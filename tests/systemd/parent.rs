@@ -1,6 +1,6 @@
 //! Stands for systemd: it holds the sockets, starts the daemon with them, and hears what it tells.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -107,7 +107,13 @@ impl Parent {
     pub(crate) fn told_within(&self, time: Duration) -> Option<Vec<String>> {
         self.notify.set_read_timeout(Some(time)).unwrap();
         let mut bytes = [0; 4096];
-        let length = self.notify.recv(&mut bytes).ok()?;
+        let length = loop {
+            match self.notify.recv(&mut bytes) {
+                // This process was itself stopped for a moment: such a wait is not taken up again.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => break received.ok()?,
+            }
+        };
         let text = std::str::from_utf8(&bytes[..length]).unwrap();
         Some(text.lines().map(str::to_owned).collect())
     }
