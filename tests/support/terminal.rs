@@ -13,6 +13,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A terminal with one program; both end when dropped.
 pub struct Terminal {
     socket: PathBuf,
+    /// The process id of its server.
+    server: String,
 }
 
 impl Terminal {
@@ -21,7 +23,7 @@ impl Terminal {
     pub fn start(folder: &Path, command: &Command, (columns, lines): (u16, u16)) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let terminal = Self { socket: folder.join(format!("tmux-{number}.sock")) };
+        let mut terminal = Self { socket: folder.join(format!("tmux-{number}.sock")), server: String::new() };
         let mut tmux = terminal.tmux();
         tmux.args(["-f", "/dev/null", "new-session", "-d", "-x", &columns.to_string()]);
         tmux.args(["-y", &lines.to_string(), "-c"]).arg(folder);
@@ -33,6 +35,7 @@ impl Terminal {
         let output = tmux.output().expect("tmux runs");
         assert!(output.status.success(), "tmux: {}", String::from_utf8_lossy(&output.stderr));
         terminal.run(&["set-option", "-g", "remain-on-exit", "on"]);
+        terminal.server = terminal.output(&["display-message", "-p", "#{pid}"]).trim().to_owned();
         terminal
     }
 
@@ -141,7 +144,12 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        let _ = self.tmux().arg("kill-server").output();
+        let is_over = self.tmux().arg("kill-server").output().is_ok_and(|output| output.status.success());
+        // Where the folder with its socket went first, it can't be told any more.
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", self.server)).unwrap_or_default();
+        if !is_over && name.starts_with("tmux") {
+            let _ = Command::new("kill").arg(&self.server).output();
+        }
     }
 }
 
