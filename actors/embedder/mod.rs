@@ -27,7 +27,7 @@ use serde_json::json;
 
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::provider_supervisor::embedding::Embed;
-use crate::runtime::ask::{ask, gone};
+use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Recall, Store};
@@ -336,12 +336,10 @@ impl Handler<Find> for Embedder {
         let Some((model, embed)) = self.question(&recall) else {
             return Box::pin(async move { ask(&store, recall).await? }.into_actor(self));
         };
-        let (providers, within) = (self.providers.clone(), embed.within);
+        let providers = self.providers.clone();
         let vector = async move {
-            let late = || ErrorCode::Timeout.error(format!("no vector of a question within {within:?}"));
-            let sent = tokio::time::timeout(within, providers.send(embed)).await.map_err(|_| late())?;
-            let made = sent.map_err(|_| gone::<ProviderSupervisor>())?.map_err(|none| none.error)?;
-            made.vectors.into_iter().next().ok_or_else(|| ErrorCode::Internal.error("no vector"))
+            let vectors = round::embedded(&providers, embed).await.map_err(|none| none.error)?;
+            vectors.into_iter().next().ok_or_else(|| ErrorCode::Internal.error("no vector"))
         };
         Box::pin(vector.into_actor(self).then(move |vector, embedder, _| {
             if let Some(vector) = embedder.answered(vector) {

@@ -105,9 +105,14 @@ impl Round {
     }
 }
 
-async fn embedded(providers: &Addr<ProviderSupervisor>, embed: Embed) -> Result<Vec<Embedding>, NoVectors> {
-    let late = || ErrorCode::Timeout.error(format!("no vectors within {TIMEOUT:?}"));
-    let sent = tokio::time::timeout(TIMEOUT, providers.send(embed)).await.map_err(|_| late())?;
+/// The vectors of texts, within the time that they may take.
+pub(super) async fn embedded(
+    providers: &Addr<ProviderSupervisor>,
+    embed: Embed,
+) -> Result<Vec<Embedding>, NoVectors> {
+    let within = embed.within;
+    let late = || ErrorCode::Timeout.error(format!("no vectors within {within:?}"));
+    let sent = tokio::time::timeout(within, providers.send(embed)).await.map_err(|_| late())?;
     Ok(sent.map_err(|_| gone::<ProviderSupervisor>())??.vectors)
 }
 

@@ -6,8 +6,7 @@ use clawmux_core::ids::{RunId, SessionKey};
 use clawmux_core::learning::Exchange;
 use clawmux_core::learning::asked::{self, OUTPUT_TOKENS, Taken};
 use clawmux_core::memory::Fact;
-use clawmux_core::provider::{Delta, estimate_tokens};
-use futures::StreamExt as _;
+use clawmux_core::provider::estimate_tokens;
 
 use super::Asked;
 use crate::provider_supervisor::{Chat, ProviderSupervisor};
@@ -54,20 +53,10 @@ pub(super) async fn facts(
     };
     let answer = async {
         let mut deltas = providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())??;
-        let mut text = String::new();
-        while let Some(piece) = deltas.next().await {
-            for delta in piece? {
-                match delta {
-                    Delta::Text(said) => text.push_str(&said),
-                    Delta::Finished { .. } => return Ok((text, deltas.usage().total())),
-                    Delta::Thinking(_) | Delta::Sealed(_) | Delta::ToolCall(_) | Delta::Notice(_) => {}
-                }
-            }
-            if text.len() > asked::REPLY_BYTES_MAX {
-                return Err(ErrorCode::Provider.error("the answer is longer than was asked for"));
-            }
+        match deltas.text(asked::REPLY_BYTES_MAX).await? {
+            (text, true) => Ok((text, deltas.usage().total())),
+            (_, false) => Err(ErrorCode::Provider.error("the answer is longer than was asked for")),
         }
-        Err(ErrorCode::Provider.error("the answer was cut off"))
     };
     let late = || ErrorCode::Timeout.error(format!("the model found no facts within {timeout:?}"));
     let (text, used) = tokio::time::timeout(timeout, answer).await.map_err(|_| late())??;

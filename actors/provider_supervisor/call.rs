@@ -14,7 +14,7 @@ use clawmux_core::provider::facts::ModelFacts;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::notice::Notice;
 use clawmux_core::provider::proxy::Proxy;
-use clawmux_core::provider::{ChatRequest, Decoder, HttpRequest, ProviderKind};
+use clawmux_core::provider::{ChatRequest, Decoder, HttpRequest, ProviderKind, hide};
 use rustls::ClientConfig;
 
 use super::answer_room::AnswerRoom;
@@ -188,11 +188,8 @@ impl Endpoint {
     }
 
     /// An error without what nobody is told.
-    pub(super) fn hide(&self, mut error: Error) -> Error {
-        for secret in self.secrets().map(Secret::expose).filter(|secret| !secret.is_empty()) {
-            error.message = error.message.replace(secret, "[secret]");
-        }
-        error
+    pub(super) fn hide(&self, error: Error) -> Error {
+        Error { message: hide(error.message, self.secrets()), ..error }
     }
 
     /// Who reads an answer of it; none where it has no network.

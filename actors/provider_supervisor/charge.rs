@@ -159,7 +159,7 @@ impl Charge {
         attempt.usage(self.size.input)
     }
 
-    /// The answer is over because it was cut. Gives what it cost: no less than what was streamed.
+    /// What the attempt under way would cost if it were cut now: no less than what was streamed.
     pub(super) fn cut(&self) -> Usage {
         self.attempt.as_ref().map(|attempt| attempt.usage(self.size.input)).unwrap_or_default()
     }
@@ -170,9 +170,7 @@ impl Charge {
         for record in &self.records {
             sum += record.usage;
         }
-        if let Some(attempt) = &self.attempt {
-            sum += attempt.usage(self.size.input);
-        }
+        sum += self.cut();
         sum
     }
 

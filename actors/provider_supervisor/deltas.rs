@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use actix::Recipient;
-use clawmux_core::error::Error;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::provider::Delta;
 use clawmux_core::provider::usage::Usage;
 use futures::future::{Either, select};
@@ -61,6 +61,27 @@ impl Deltas {
     /// place, before.
     pub fn max_tokens(&self) -> u32 {
         self.max_tokens
+    }
+
+    /// The text of the answer, to its end or until it is longer than so many bytes; and whether that is all.
+    ///
+    /// # Errors
+    /// What the call failed with; `Provider` where it ended without an end.
+    pub async fn text(&mut self, bytes_max: usize) -> Result<(String, bool), Error> {
+        let mut text = String::new();
+        while let Some(piece) = self.next().await {
+            for delta in piece? {
+                match delta {
+                    Delta::Text(said) => text.push_str(&said),
+                    Delta::Finished { .. } => return Ok((text, true)),
+                    Delta::Thinking(_) | Delta::Sealed(_) | Delta::ToolCall(_) | Delta::Notice(_) => {}
+                }
+            }
+            if text.len() > bytes_max {
+                return Ok((text, false));
+            }
+        }
+        Err(ErrorCode::Provider.error("the answer was cut off"))
     }
 
     /// What the call has cost so far: as the wire says, estimated where it does not. Holds after the end too.

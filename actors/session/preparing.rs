@@ -12,9 +12,8 @@ use clawmux_core::ids::RunId;
 use clawmux_core::memory::{self, MemoryCommand, MemoryReply};
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::model::ModelRef;
-use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, output_tokens};
+use clawmux_core::provider::{ChatMessage, ChatRequest, ProviderKind, output_tokens};
 use clawmux_core::request::reply::Reply;
-use futures::StreamExt as _;
 use futures::future::{LocalBoxFuture, OptionFuture, join};
 
 use super::Session;
@@ -125,21 +124,8 @@ impl Session {
         Some(Box::pin(async move {
             let said = async {
                 let mut deltas = providers.send(chat).await.map_err(|_| gone())??;
-                let (mut said, mut is_over) = (String::new(), false);
-                while let Some(piece) = deltas.next().await {
-                    for delta in piece? {
-                        match delta {
-                            Delta::Text(text) => said.push_str(&text),
-                            Delta::Finished { .. } => is_over = true,
-                            _ => {}
-                        }
-                    }
-                    if said.len() > bytes_max {
-                        // It is longer than any summary may be.
-                        return Ok(said);
-                    }
-                }
-                if is_over { Ok(said) } else { Err(gone()) }
+                // Longer than that no summary may be.
+                Ok(deltas.text(bytes_max).await?.0)
             };
             let failed = match tokio::time::timeout(SUMMARY_TIMEOUT, said).await {
                 Ok(Ok(said)) => return Some(said),

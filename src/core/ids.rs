@@ -497,6 +497,14 @@ impl Owner {
         matches!(self, Self::Credential(name) if name.starts_with(OF_CHANNEL))
     }
 
+    /// It in a sentence.
+    pub fn in_words(&self) -> &str {
+        match self {
+            Self::Admins => "the operators",
+            Self::Credential(name) => name,
+        }
+    }
+
     /// The owner the store names so.
     pub fn from_name(name: &str) -> Self {
         if name.is_empty() { Self::Admins } else { Self::Credential(name.into()) }

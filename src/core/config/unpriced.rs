@@ -46,11 +46,7 @@ impl Config {
 impl Unpriced {
     /// That its prompts are refused, in one line; none where another of its models is asked.
     pub fn refusal_words(&self) -> Option<String> {
-        let of = match &self.principal {
-            None => String::new(),
-            Some(Owner::Admins) => " of the operators".to_owned(),
-            Some(Owner::Credential(name)) => format!(" of {name}"),
-        };
+        let of = self.principal.as_ref().map(|owner| format!(" of {}", owner.in_words())).unwrap_or_default();
         let Self { agent, budget, models, .. } = self;
         let tables: Vec<String> = models.iter().map(table).collect();
         self.is_all.then(|| {

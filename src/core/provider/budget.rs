@@ -149,8 +149,7 @@ impl BudgetRule {
         let principal = match &self.principal {
             Among::All => None,
             Among::Each => Some("each principal".to_owned()),
-            Among::One(Owner::Admins) => Some("the operators".to_owned()),
-            Among::One(Owner::Credential(name)) => Some(name.to_string()),
+            Among::One(owner) => Some(owner.in_words().to_owned()),
         };
         let who: Vec<String> = agent.into_iter().chain(principal).collect();
         format!("{} may spend {}", who.join(" for "), self.caps.words())
@@ -315,10 +314,7 @@ impl Budget {
                 (None, None) => ("all prompts".to_owned(), "the"),
                 (None, Some(agent)) => (format!("prompts to agent {agent}"), "its"),
                 (Some(principal), agent) => {
-                    let of = match principal {
-                        Owner::Admins => "the operators",
-                        Owner::Credential(name) => name,
-                    };
+                    let of = principal.in_words();
                     let to = agent.as_ref().map(|agent| format!(" to agent {agent}")).unwrap_or_default();
                     (format!("prompts of {of}{to}"), "their")
                 }

@@ -234,6 +234,14 @@ pub fn http_error<'a>(
     }
 }
 
+/// `text` without the secrets.
+pub fn hide<'a>(mut text: String, secrets: impl IntoIterator<Item = &'a Secret>) -> String {
+    for secret in secrets.into_iter().map(Secret::expose).filter(|secret| !secret.is_empty()) {
+        text = text.replace(secret, "[secret]");
+    }
+    text
+}
+
 /// `text` on one line, bounded, without the secrets.
 pub fn quote<'a>(text: &str, secrets: impl IntoIterator<Item = &'a Secret>) -> String {
     let mut line = String::with_capacity(text.len().min(4 * QUOTE_CHARS_MAX));
@@ -243,9 +251,7 @@ pub fn quote<'a>(text: &str, secrets: impl IntoIterator<Item = &'a Secret>) -> S
         }
         line.push_str(word);
     }
-    for secret in secrets.into_iter().map(Secret::expose).filter(|secret| !secret.is_empty()) {
-        line = line.replace(secret, "[secret]");
-    }
+    let mut line = hide(line, secrets);
     if let Some((end, _)) = line.char_indices().nth(QUOTE_CHARS_MAX) {
         line.truncate(end);
         line.push_str("...");

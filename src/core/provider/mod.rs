@@ -48,7 +48,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 pub use decoder::Decoder;
-pub use failure::{http_error, quote};
+pub use failure::{hide, http_error, quote};
 pub use kind::ProviderKind;
 pub use misfit::{misdirected, not_a_stream};
 
