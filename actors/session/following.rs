@@ -4,7 +4,7 @@ use actix::prelude::*;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::ids::Seq;
 
-use super::{ConnectionSink, RETRY, Session, Watcher};
+use super::{ConnectionSink, RETRY, Session, Watcher, Writing};
 use crate::runtime::ask::gone;
 use crate::runtime::deliver::WINDOW_BYTES;
 use crate::store::{AskedBy, ReadEvents, Store};
@@ -34,11 +34,14 @@ impl Session {
     /// Serves followers that fell behind from the log.
     pub(super) fn catch_up(&mut self, ctx: &mut Context<Self>) {
         // What recovery decided is yet to be published, and in a new session there is nothing to watch.
-        if !self.writing && !self.conversation.is_new() {
+        if self.writing == Writing::Nothing && !self.conversation.is_new() {
             self.let_watch(self.published, ctx);
         }
-        for missing in self.drop_guard.subscribers.missing() {
-            let as_of = self.published;
+        if self.drop_guard.subscribers.want(self.written, self.published) {
+            self.want_page(ctx);
+        }
+        for missing in self.drop_guard.subscribers.missing(self.written, self.published) {
+            let as_of = self.written;
             let question = ReadEvents {
                 session: self.conversation.key().clone(),
                 after: missing.after,

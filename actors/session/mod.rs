@@ -3,13 +3,14 @@
 //! The rules are in the core ([`clawmux_core::conversation::session`]): this actor takes what the rules say is to
 //! be written, has it written, and only then lets it be seen and acted upon. At most one unit is
 //! being written at a time; what comes meanwhile goes into the next one, so order needs no other
-//! care and a burst costs one commit.
+//! care and a burst costs one commit. Text of a step under way is shown at once and written in pages: a token
+//! does not meet the store's thread.
 //!
 //! Work is what follows from the state: asking the model or calling tools. It runs as futures in
 //! this actor's context, on the arbiter of the connection that woke the session, and is ended by
 //! dropping them; so an abort is heard at once, whatever is under way. Calls that wait for approval are
 //! begun when that is in the log, each by itself; a timer decides about those that nobody decides about. An answer is read little
-//! further than what is being written, which bounds what a fast provider can pile up.
+//! further than what is being written, and a page, which bounds what a fast provider can pile up.
 //!
 //! What a prompt says that waits is let go once it is in the log, where its owner has too much of that in
 //! memory ([`Queued`]), and is read from there when its turn comes.
@@ -49,6 +50,7 @@ use clawmux_core::schedule::job::JobCommand;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::embedder::Embedder;
 use crate::files::Files;
@@ -70,6 +72,7 @@ use crate::store::{Coming, LogWriter, Store};
 
 use queued::Room;
 use work::Doing;
+use writing::Writing;
 
 pub use agent_configs::{AgentConfigs, Learning, Profile};
 pub use approvals::{Approvals, Found};
@@ -161,8 +164,15 @@ pub struct Session {
     awake: Awake,
     /// What is told when the unit after the one being written is written.
     next: Vec<Answered>,
-    /// Whether a unit is being written.
-    writing: bool,
+    /// What is being written.
+    writing: Writing,
+    /// The last number that is in the log.
+    written: Seq,
+    /// Whether the page is to be written though it is not full, and whether a timer runs that says so.
+    is_page_due: bool,
+    has_page_timer: bool,
+    /// Those who wait until the log has what was shown up to a number.
+    awaiting_page: Vec<(Seq, oneshot::Sender<()>)>,
     /// The room of prompts that wait in memory.
     rooms: HashMap<RunId, Room>,
     /// The prompt that is being read whose turn has come.
@@ -230,6 +240,11 @@ pub struct Forget(pub ConnectionId);
 #[rtype(result = "()")]
 pub struct Drain;
 
+/// Have what is shown written to the log; answered once that has it.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct WritePage;
+
 /// The supervisor agrees that this session is not needed.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
@@ -251,6 +266,7 @@ impl Session {
         Self {
             // What recovery decided is neither in the log yet nor published.
             published: conversation.taken(),
+            written: conversation.taken(),
             conversation,
             account,
             agent_configs: deps.agent_configs.get(),
@@ -266,7 +282,10 @@ impl Session {
             deps,
             drop_guard: DropGuard { key, subscribers, supervisor, done: false },
             next: Vec::new(),
-            writing: false,
+            writing: Writing::Nothing,
+            is_page_due: false,
+            has_page_timer: false,
+            awaiting_page: Vec::new(),
             rooms: HashMap::new(),
             fetching: None,
             doing: Doing::Nothing,
@@ -301,15 +320,7 @@ impl Session {
         self.end_stale_work(ctx);
         self.spots.retain(|run, _| self.conversation.is_open(run));
         self.rooms.retain(|run, _| self.conversation.held_bytes(run).is_some());
-        if !self.writing {
-            match self.conversation.take() {
-                Some(batch) => self.write(batch, ctx),
-                None => {
-                    let answered = std::mem::take(&mut self.next);
-                    self.tell(answered, ctx);
-                }
-            }
-        }
+        self.let_see(ctx);
         if !self.deleting.is_empty() {
             if self.is_written() {
                 self.delete(ctx);
@@ -362,7 +373,7 @@ impl Session {
 
     /// Whether all that was decided is in the log.
     fn is_written(&self) -> bool {
-        !self.writing && self.conversation.is_taken()
+        self.writing == Writing::Nothing && self.conversation.is_taken()
     }
 
     /// Sees to it that time decides about calls that nobody decides about, and ends runs that take too
@@ -447,6 +458,23 @@ impl Handler<Sleep> for Session {
     }
 }
 
+impl Handler<WritePage> for Session {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: WritePage, ctx: &mut Self::Context) -> Self::Result {
+        self.want_page(ctx);
+        if self.written >= self.published {
+            return Box::pin(std::future::ready(()));
+        }
+        let (written, wait) = oneshot::channel();
+        self.awaiting_page.push((self.published, written));
+        Box::pin(async move {
+            // The session falls: what it has shown is void.
+            let _ = wait.await;
+        })
+    }
+}
+
 impl Handler<Observe> for Session {
     type Result = Observed;
 
@@ -467,7 +495,7 @@ impl Handler<Observe> for Session {
                 "seq": self.conversation.head().0,
                 "followers": self.drop_guard.subscribers.len(),
                 "spent_tokens": self.account.spent().tokens,
-                "writing": self.writing,
+                "writing": self.writing != Writing::Nothing,
             }),
         )
     }

@@ -180,11 +180,11 @@ impl Session {
     ///
     /// Asking the model need not wait until the prompt is written: it has no effect that could be
     /// done twice, and nothing that is heard gets ahead of the prompt in the log. Calling tools
-    /// does wait: their intent, and the approval of those that need one, must be in the log before. The answer is read on while its last
-    /// piece is being written, but no further.
+    /// does wait: their intent, and the approval of those that need one, must be in the log before. The answer is read on
+    /// once its last piece is shown or being written, and no further.
     pub(super) fn work(&mut self, ctx: &mut Context<Self>) {
         if let Doing::Asking { future: future @ None, answer, run, step, .. } = &mut self.doing {
-            if self.conversation.is_taken() {
+            if !self.conversation.has_unseen() {
                 *future = Some(listen(answer.clone(), run.clone(), *step, ctx));
             }
             return;

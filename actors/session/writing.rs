@@ -1,6 +1,7 @@
 //! Having what was decided written; only then it may be seen, and those who asked are answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::conversation::approval::PendingCall;
@@ -20,18 +21,90 @@ use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
 use crate::store::{Append, Coming, ReadDispensable, ReadPrompt, ReadRow};
 
+/// How long text is shown at most before it is taken for writing.
+const PAGE_PATIENCE: Duration = Duration::from_millis(250);
+
+/// What of a session is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writing {
+    Nothing,
+    /// Text that is shown already.
+    Page,
+    /// What is to be seen only once it is written.
+    Unit,
+}
+
 impl Session {
-    pub(super) fn write(&mut self, batch: Batch, ctx: &mut Context<Self>) {
-        self.writing = true;
-        let answered = std::mem::take(&mut self.next);
-        let Batch { events, durable, reserve } = batch;
+    /// Shows what may be seen by now, and has written what must be before.
+    pub(super) fn let_see(&mut self, ctx: &mut Context<Self>) {
+        if self.writing != Writing::Unit {
+            self.show(ctx);
+        }
+        let is_due = self.conversation.has_unseen() || self.is_page_due || self.conversation.is_page_full();
+        if self.writing == Writing::Nothing
+            && is_due
+            && let Some(batch) = self.conversation.take()
+        {
+            self.write(batch, ctx);
+        }
+        if self.writing != Writing::Unit && !self.conversation.has_unseen() {
+            let answered = std::mem::take(&mut self.next);
+            self.tell(answered, ctx);
+        }
+    }
+
+    /// Shows text before it is in the log.
+    fn show(&mut self, ctx: &mut Context<Self>) {
+        if !self.conversation.has_unseen() {
+            return;
+        }
+        self.let_watch(self.published, ctx);
+        let fresh = self.conversation.show();
+        let page = self.conversation.page();
+        for logged in &page[page.len() - fresh..] {
+            self.published = logged.seq;
+            let lag_bytes_max = self.agent_configs.lag_bytes_max;
+            self.drop_guard.subscribers.publish(self.conversation.key(), logged, lag_bytes_max);
+        }
+        if !page.is_empty() && !std::mem::replace(&mut self.has_page_timer, true) {
+            ctx.run_later(PAGE_PATIENCE, |session, ctx| {
+                session.has_page_timer = false;
+                session.want_page(ctx);
+            });
+        }
+    }
+
+    /// Has the page written, as soon as nothing else is.
+    pub(super) fn want_page(&mut self, ctx: &mut Context<Self>) {
+        if !self.conversation.page().is_empty() {
+            self.is_page_due = true;
+            self.let_see(ctx);
+        }
+    }
+
+    fn write(&mut self, batch: Batch, ctx: &mut Context<Self>) {
+        self.is_page_due = false;
+        let is_page = batch.unseen().is_empty();
+        self.writing = if is_page { Writing::Page } else { Writing::Unit };
+        // Those who asked while text alone was decided need not wait for it.
+        let answered = if is_page { Vec::new() } else { std::mem::take(&mut self.next) };
+        let Batch { events, shown, durable, reserve } = batch;
         let (session, events): (_, Arc<[Logged]>) = (self.conversation.key().clone(), events.into());
         let append = Append { session, events: events.clone(), durable, reserve };
         let append = self.deps.log_writer.append(append);
         let written = append.into_actor(self).map(move |result, session, ctx| {
-            session.writing = false;
+            session.writing = Writing::Nothing;
             match result {
-                Ok(()) => session.written(&events, answered, ctx),
+                Ok(()) => {
+                    session.written = events.last().map_or(session.written, |logged| logged.seq);
+                    session.conversation.reserved(reserve.unwrap_or_default());
+                    for (_, waits) in
+                        session.awaiting_page.extract_if(.., |(up_to, _)| *up_to <= session.written)
+                    {
+                        let _ = waits.send(());
+                    }
+                    session.written(&events[shown..], answered, ctx);
+                }
                 Err(error) => session.fall(&error, answered, ctx),
             }
         });
@@ -39,7 +112,7 @@ impl Session {
     }
 
     /// In the log: may be seen.
-    pub(super) fn written(&mut self, events: &[Logged], answered: Vec<Answered>, ctx: &mut Context<Self>) {
+    fn written(&mut self, events: &[Logged], answered: Vec<Answered>, ctx: &mut Context<Self>) {
         self.tell(answered, ctx);
         let prompts = events.iter().filter(|logged| matches!(logged.event, Event::Prompted { .. }));
         prompts.filter_map(|logged| logged.run.as_ref()).for_each(|run| self.keep_waiting(run));
@@ -212,7 +285,7 @@ impl Session {
     pub(super) fn delete(&mut self, ctx: &mut Context<Self>) {
         let askers = std::mem::take(&mut self.deleting);
         // Nobody else may write meanwhile.
-        self.writing = true;
+        self.writing = Writing::Unit;
         let deleted = self.deps.log_writer.delete(self.conversation.key().clone());
         ctx.spawn(deleted.into_actor(self).map(move |deleted, session, ctx| match deleted {
             Ok(()) => session.gone(askers, ctx),

@@ -19,7 +19,7 @@ use clawmux_core::scope::Scope;
 
 use crate::provider_supervisor::{BudgetStatus, ProviderSupervisor};
 use crate::runtime::ask::ask;
-use crate::session::Order;
+use crate::session::{Order, Session, WritePage};
 use crate::store::{
     AskedBy, Describe, Described, FindCut, FindTurn, ListSessions, Namesakes, ReadHistory, ReadPreviews,
     ReadRow, ReadRows, ReadTranscript, Store, exported,
@@ -51,6 +51,8 @@ pub(super) struct Reader {
     pub(super) catalog: Arc<Catalog>,
     /// On whose behalf; the store is asked in the turn of this owner.
     pub(super) principal: Principal,
+    /// The session that is asked about, where it is awake: it may have shown more than the store has.
+    pub(super) session: Option<Addr<Session>>,
 }
 
 impl Reader {
@@ -60,7 +62,16 @@ impl Reader {
         Q: Message<Result = Result<T, Error>> + Send + 'static,
         T: Send + 'static,
     {
+        self.settle().await;
         ask(&self.store, by(&self.principal, question)).await.flatten()
+    }
+
+    /// Waits until the store has what the session has shown.
+    async fn settle(&self) {
+        if let Some(session) = &self.session {
+            // One that has gone meanwhile shows nothing more.
+            let _ = ask(session, WritePage).await;
+        }
     }
 
     /// As [`described`].
@@ -160,6 +171,7 @@ impl Reader {
     pub(super) async fn export(self, session: SessionKey, after: Seq) -> Result<SessionReply, Error> {
         match self.described(&session).await? {
             Some(_) => {
+                self.settle().await;
                 let events = exported(&self.store, &session, after).await?;
                 Ok(SessionReply::Exported(Exported { session, events }))
             }

@@ -11,9 +11,9 @@ use clawmux_core::prompt::attachment::{self, Attachment};
 use clawmux_core::prompt::settings::Patch;
 use clawmux_core::request::reply::Reply;
 
-use super::SessionSupervisor;
 use super::order::{Turn, closed};
 use super::reading::{Next, Reader};
+use super::{SessionSupervisor, State};
 use crate::agent_supervisor::SessionEnds;
 use crate::files::{Collect, Enclose};
 use crate::runtime::ask::ask;
@@ -97,16 +97,20 @@ impl SessionSupervisor {
                 return self.look_and_order(session, who, look, ctx);
             }
             SessionCommand::ReadHistory(asked) => {
-                return answer(ctx, who.0, self.reader(who.1).history(session, asked));
+                let reader = self.reader_of(&session, who.1);
+                return answer(ctx, who.0, reader.history(session, asked));
             }
             SessionCommand::DescribeSession(_) => {
-                return answer(ctx, who.0, self.reader(who.1).row(session));
+                let reader = self.reader_of(&session, who.1);
+                return answer(ctx, who.0, reader.row(session));
             }
             SessionCommand::ReadTranscript(asked) => {
-                return answer(ctx, who.0, self.reader(who.1).transcript(session, asked));
+                let reader = self.reader_of(&session, who.1);
+                return answer(ctx, who.0, reader.transcript(session, asked));
             }
             SessionCommand::Export(export) => {
-                return answer(ctx, who.0, self.reader(who.1).export(session, export.after));
+                let reader = self.reader_of(&session, who.1);
+                return answer(ctx, who.0, reader.export(session, export.after));
             }
             SessionCommand::GetBudgets(_) => return self.budgets(Some(session), who, ctx),
             SessionCommand::AbortLane(_)
@@ -159,7 +163,19 @@ impl SessionSupervisor {
 
     pub(super) fn reader(&self, principal: Principal) -> Reader {
         let (store, catalog) = (self.setup.deps.store.clone(), self.agent_configs().catalog.clone());
-        Reader { store, catalog, principal }
+        Reader { store, catalog, principal, session: None }
+    }
+
+    /// The same, for what is asked about this session.
+    fn reader_of(&self, session: &SessionKey, principal: Principal) -> Reader {
+        let awake = match self.sessions.get(session).map(|entry| &entry.state) {
+            // Nobody else can have it write.
+            Some(State::Awake { session: awake, .. }) if principal.sees(&session.owner()) => {
+                Some(awake.clone())
+            }
+            _ => None,
+        };
+        Reader { session: awake, ..self.reader(principal) }
     }
 
     fn budgets(&self, session: Option<SessionKey>, (asker, principal): Who, ctx: &mut Context<Self>) {
@@ -188,7 +204,7 @@ impl SessionSupervisor {
         look: impl FnOnce(Reader, SessionKey) -> L,
         ctx: &mut Context<Self>,
     ) {
-        let looked = look(self.reader(who.1.clone()), session.clone());
+        let looked = look(self.reader_of(&session, who.1.clone()), session.clone());
         ctx.spawn(looked.into_actor(self).map(|next, supervisor, ctx| match next {
             Ok(Next::Continue(order)) => supervisor.order(order, session, who, ctx),
             Ok(Next::Break(reply)) => who.0.reply(Ok(reply.into())),

@@ -52,18 +52,19 @@ pub async fn session(line: &mut Line, record: &Rc<RefCell<Record>>) -> Result<()
                 format!("{name}: accepted as {:?}, run {} at {}", prompt.accepted, run.id, run.seq).into()
             );
         }
-        let same =
-            |story: &crate::story::Story| story.steps == run.story.steps && story.error == run.story.error;
-        if !same(told) || !same(&anew.story) || (&anew.id, anew.seq) != (&run.id, run.seq) {
+        if !run.story.is_like(told)
+            || !run.story.is_like(&anew.story)
+            || (&anew.id, anew.seq) != (&run.id, run.seq)
+        {
             let [told, anew, run] = [told, &anew.story, &run.story];
             return Err(format!("{name}:\nasked {told:?}\nfollowed {run:?}\nanew {anew:?}").into());
         }
         messages.push(("user", content(name), run.id.clone()));
-        if !run.story.text().is_empty() {
-            messages.push(("assistant", run.story.text(), run.id.clone()));
+        if !anew.story.text().is_empty() {
+            messages.push(("assistant", anew.story.text(), run.id.clone()));
         }
     }
-    for (was, is) in followed.events.iter().zip(&telling.events) {
+    for (was, is) in followed.lasting().iter().zip(&telling.lasting()) {
         if was != is {
             return Err(format!("{account}: followed {was:?}, and told anew {is:?}").into());
         }

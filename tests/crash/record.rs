@@ -131,9 +131,7 @@ impl Record {
     pub fn tell(&mut self, index: usize, story: Story) -> Result<(), String> {
         let prompt = &mut self.prompts[index];
         match &prompt.told {
-            Some(told) if (&told.steps, &told.error) != (&story.steps, &story.error) => {
-                Err(format!("told as {told:?}, and now as {story:?}"))
-            }
+            Some(told) if !told.is_like(&story) => Err(format!("told as {told:?}, and now as {story:?}")),
             _ => {
                 prompt.told = Some(story);
                 Ok(())

@@ -139,6 +139,23 @@ impl Story {
         }
     }
 
+    /// Whether both are the same run: but for the last text of one that was interrupted, of which a client may
+    /// have seen more than was kept.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let is_interrupted = self.error.as_deref().is_some_and(|error| error.starts_with("interrupted"));
+        if self.error != other.error || !is_interrupted {
+            return (&self.steps, &self.error) == (&other.steps, &other.error);
+        }
+        let none = Told::default();
+        let count = self.steps.len().max(other.steps.len());
+        (0..count).all(|at| {
+            let of = |story: &'_ Self| story.steps.get(at).unwrap_or(&none).clone();
+            let (one, two) = (of(self), of(other));
+            let is_last = at + 1 == count && one.calls.is_empty() && two.calls.is_empty();
+            one == two || (is_last && (one.text.starts_with(&two.text) || two.text.starts_with(&one.text)))
+        })
+    }
+
     /// The text that all of it amounts to, as the conversation keeps it: a blank line between steps.
     pub fn text(&self) -> String {
         let said = self.steps.iter().map(|told| told.text.as_str()).filter(|text| !text.is_empty());

@@ -35,6 +35,25 @@ pub struct Told {
 }
 
 impl Telling {
+    /// All of it but the text that a kill cut off: it was shown before it was kept, so that a client may know more
+    /// of it than the log.
+    pub fn lasting(&self) -> Vec<&Told> {
+        let mut cut_off = vec![false; self.events.len()];
+        for (at, cut) in self.events.iter().enumerate() {
+            let interrupts = cut.event == "usage"
+                && self.events[at..].iter().any(|told| {
+                    let says = |data: &Value| data.as_str().is_some_and(|why| why.starts_with("interrupted"));
+                    told.run == cut.run && told.event == "error" && says(&told.data)
+                });
+            if cut.event == "restart" || interrupts {
+                let of_run =
+                    self.events[..at].iter().enumerate().rev().filter(|(_, told)| told.run == cut.run);
+                of_run.take_while(|(_, told)| told.event == "text").for_each(|(at, _)| cut_off[at] = true);
+            }
+        }
+        self.events.iter().zip(cut_off).filter(|(_, cut_off)| !cut_off).map(|(told, _)| told).collect()
+    }
+
     /// Takes in the next frame of the session of `account`; gives the run that it ends.
     ///
     /// # Errors

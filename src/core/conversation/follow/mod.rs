@@ -274,17 +274,31 @@ impl<R: Sink> Followers<R> {
         self.drop_finished();
     }
 
-    /// Which reads would help: one for each connection that has room and a cursor that is behind.
-    /// They count as under way until [`Self::caught`]; the cursors of a connection take turns.
-    pub fn missing(&mut self) -> Vec<Missing> {
+    /// Whether a connection that may have room is behind with what was published and is not in the event log: the
+    /// last number there is `written`, the last that was published `published`.
+    pub fn want(&self, written: Seq, published: Seq) -> bool {
+        written < published
+            && self.feeds.values().any(|feed| {
+                !feed.is_full
+                    && feed
+                        .cursors
+                        .iter()
+                        .any(|cursor| cursor.pace == Pace::Behind && !cursor.is_to_read(written, published))
+            })
+    }
+
+    /// Which reads would help: one for each connection that has room and a cursor that is behind with something in
+    /// the event log, as in [`Self::want`]. They count as under way until [`Self::caught`]; the cursors of a
+    /// connection take turns.
+    pub fn missing(&mut self, written: Seq, published: Seq) -> Vec<Missing> {
         let mut missing = Vec::new();
         for (connection, feed) in &mut self.feeds {
             if feed.is_full || feed.cursors.iter().any(|cursor| cursor.pace == Pace::Reading) {
                 continue;
             }
-            let Some(cursor) = feed.cursors.iter_mut().find(|cursor| cursor.pace == Pace::Behind) else {
-                continue;
-            };
+            let is_due =
+                |cursor: &&mut Cursor| cursor.pace == Pace::Behind && cursor.is_to_read(written, published);
+            let Some(cursor) = feed.cursors.iter_mut().find(is_due) else { continue };
             if !feed.road.is_open() {
                 feed.cursors.clear();
                 continue;
@@ -368,6 +382,12 @@ impl<R: Sink> Followers<R> {
 }
 
 impl Cursor {
+    /// Whether the event log, up to the number `written`, has something that it was not given, or nothing more is to
+    /// come there.
+    fn is_to_read(&self, written: Seq, published: Seq) -> bool {
+        self.at < written || written == published
+    }
+
     fn wants(&self, logged: &Logged) -> bool {
         let is_wanted = match &self.wanted {
             Wanted::Run(run) => logged.run.as_ref() == Some(run),

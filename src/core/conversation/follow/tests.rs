@@ -108,9 +108,15 @@ impl World {
         self.followers.publish(&key(), &event(self.head), usize::MAX);
     }
 
+    /// All that was published is in the event log.
+    fn missing(&mut self) -> Vec<Missing> {
+        self.followers.missing(Seq(self.head), Seq(self.head))
+    }
+
     fn begin_reads(&mut self) {
         let as_of = self.head;
-        self.reads.extend(self.followers.missing().into_iter().map(|missing| (missing, as_of)));
+        let missing = self.missing();
+        self.reads.extend(missing.into_iter().map(|missing| (missing, as_of)));
     }
 
     /// Ends the oldest read, which gives at most two events.
@@ -254,7 +260,7 @@ fn what_was_not_published_is_read_and_what_is_not_there_is_not_covered() {
     // A log with a hole in it: the hole shows.
     let missing = Missing { connection: ConnectionId(0), ticket: Ticket(0), run: None, after: Seq(4) };
     world.followers.fall_behind();
-    assert_eq!(world.followers.missing(), std::slice::from_ref(&missing));
+    assert_eq!(world.missing(), std::slice::from_ref(&missing));
     world.followers.caught(&key(), &missing, vec![event(9)], true);
     assert_eq!(world.peers[0].0.borrow().firsts[4], Seq(9));
 }
@@ -270,7 +276,7 @@ fn who_follows_the_session_is_told_long_things_in_short_and_who_asked_for_them_i
         world.follow(0, of, 0);
         if is_read {
             world.followers.fall_behind();
-            let missing = world.followers.missing().remove(0);
+            let missing = world.missing().remove(0);
             world.followers.caught(&key(), &missing, vec![long(1)], true);
         } else {
             world.followers.publish(&key(), &long(1), usize::MAX);
@@ -294,7 +300,7 @@ fn who_watches_keeps_nobody_awake_once_it_was_told_all() {
     assert!(!followers.is_unneeded());
     way.0.borrow_mut().room = 9;
     followers.room(ConnectionId(1));
-    let missing = followers.missing().remove(0);
+    let missing = followers.missing(Seq(1), Seq(1)).remove(0);
     followers.caught(&key(), &missing, vec![event(1)], true);
     assert!(followers.is_unneeded());
     assert_eq!(way.0.borrow().got, [(Ticket(7), Seq(1))]);
@@ -328,7 +334,7 @@ fn who_decides_about_calls_of_others_is_told_of_calls_and_nothing_else() {
         assert!(followers.is_unneeded(), "nobody stays awake for it");
         if is_read {
             followers.fall_behind();
-            let missing = followers.missing().remove(0);
+            let missing = followers.missing(Seq(7), Seq(7)).remove(0);
             followers.caught(&key(), &missing, all.clone(), true);
         } else {
             all.iter().for_each(|logged| followers.publish(&key(), logged, usize::MAX));
@@ -346,12 +352,12 @@ fn a_connection_reads_for_one_cursor_at_a_time_and_they_take_turns() {
     let mut world = World::new();
     (0..4).for_each(|_| world.publish());
     (0..3).for_each(|_| world.follow(0, None, 0));
-    assert_eq!(world.followers.missing(), [], "no room, no read");
+    assert_eq!(world.missing(), [], "no room, no read");
     world.make_room(0, 7);
     let mut turns = Vec::new();
     for _ in 0..3 {
-        let missing = world.followers.missing();
-        assert_eq!((missing.len(), world.followers.missing().len()), (1, 0));
+        let missing = world.missing();
+        assert_eq!((missing.len(), world.missing().len()), (1, 0));
         turns.push(missing[0].ticket);
         world.followers.caught(&key(), &missing[0], vec![event(1), event(2)], false);
     }
@@ -370,4 +376,19 @@ fn one_that_falls_too_far_behind_is_given_up_once() {
     assert_eq!(world.peers[0].0.borrow().lags, 1);
     assert_eq!(world.peers[1].0.borrow().lags, 0);
     assert_eq!((world.peers[1].0.borrow().got.len(), world.followers.len()), (99, 1));
+}
+
+#[test]
+fn what_is_published_and_not_in_the_log_is_wanted_there_before_it_is_read() {
+    let mut world = World::new();
+    world.follow(0, None, 0);
+    (0..4).for_each(|_| world.publish());
+    assert!(!world.followers.want(Seq(2), Seq(4)), "it has no room");
+    world.make_room(0, 9);
+    assert!(!world.followers.want(Seq(2), Seq(4)), "two of them can be read now");
+    let missing = world.followers.missing(Seq(2), Seq(4)).remove(0);
+    world.followers.caught(&key(), &missing, vec![event(1), event(2)], false);
+    assert!(world.followers.want(Seq(2), Seq(4)));
+    assert_eq!(world.followers.missing(Seq(2), Seq(4)), [], "there is nothing to be read");
+    assert!(!world.followers.want(Seq(4), Seq(4)) && world.followers.missing(Seq(4), Seq(4)).len() == 1);
 }

@@ -12,6 +12,16 @@
 //! done; what to do is [`Session::work`], which follows from the state. There is no clock, no
 //! mailbox and no store in here, so crashes between any two steps can be played through.
 //!
+//! ```text
+//!   decided ---(all before it is in the log, number reserved: Session::show)---> shown --+
+//!      |                                                                                 |
+//!      +------------------(anything but text: Session::take)------> written <--(a page)--+
+//! ```
+//!
+//! Only the text of a step under way may be seen before it is in the log: a crash makes it void in any case, since
+//! the step is said anew. It gathers on a page, which is written when it is full, when time has come, or with the
+//! next event that is no text. The numbers it is seen with were reserved durably before, so none is given twice.
+//!
 //! What a prompt says need not be in memory while it waits: once it is in the event log it can be set aside
 //! ([`Session::set_aside`]), and when its turn comes it is wanted back ([`Session::wanted`]).
 
@@ -31,7 +41,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use crate::conversation::event::{Event, Logged, Outcome};
-use crate::conversation::turn::Turn;
+use crate::conversation::turn::{Turn, Work};
 use crate::conversation::window::Window;
 use crate::error::ErrorCode;
 use crate::ids::{Owner, PluginName, RunId, Seq, SessionKey};
@@ -45,6 +55,10 @@ pub use prompt::{QUEUE_BYTES_MAX, Submission, Submitted, prompt_bytes};
 /// How many numbers are reserved ahead, durably. After a power loss numbering goes on above the
 /// reservation, so that no number a client saw is used twice.
 pub const SEQ_RESERVE: u64 = 8192;
+
+/// How much text is shown at most that is not taken for writing, in bytes as [`Event::bytes`] counts them. Those are
+/// far fewer pieces than are reserved, so that there are numbers while more are being reserved.
+pub const PAGE_BYTES: usize = 32 * 1024;
 
 /// What becomes of a run the daemon's end cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +96,19 @@ impl Limits {
 pub struct Batch {
     /// The events, in order.
     pub events: Vec<Logged>,
-    /// Whether it must be on disk before anything of it is seen.
+    /// How many of them were shown before, the first ones.
+    pub shown: usize,
+    /// Whether it must be on disk before the others are seen.
     pub durable: bool,
     /// The new high-water mark of numbers, where it moves.
     pub reserve: Option<Seq>,
+}
+
+impl Batch {
+    /// Those that may be seen only once they are written.
+    pub fn unseen(&self) -> &[Logged] {
+        &self.events[self.shown..]
+    }
 }
 
 /// One conversation.
@@ -97,7 +120,9 @@ pub struct Session {
     /// Those that hold from the next run on.
     next_limits: Option<Limits>,
     head: Seq,
+    /// Up to where numbers are reserved durably, and up to where once the last batch is written.
     reserved: Seq,
+    reserving: Seq,
     /// Numbers the next event covers besides its own: they may have been seen before a power loss.
     skipped: bool,
     past: VecDeque<Past>,
@@ -112,7 +137,10 @@ pub struct Session {
     /// Runs of lanes whose turn has come there. In nobody's event log: after a restart they wait anew.
     admitted: Vec<RunId>,
     draining: bool,
+    /// What was not taken for writing, in order; the first ones are shown, of so many bytes.
     unwritten: Vec<Logged>,
+    shown: usize,
+    shown_bytes: usize,
 }
 
 impl Session {
@@ -125,6 +153,7 @@ impl Session {
             next_limits: None,
             head: Seq(0),
             reserved: Seq(0),
+            reserving: Seq(0),
             skipped: false,
             settings: Settings::default(),
             past: VecDeque::new(),
@@ -136,6 +165,8 @@ impl Session {
             admitted: Vec::new(),
             draining: false,
             unwritten: Vec::new(),
+            shown: 0,
+            shown_bytes: 0,
         }
     }
 
@@ -150,7 +181,8 @@ impl Session {
         window: Window,
         events: Vec<Logged>,
     ) -> Self {
-        let mut session = Self { head, reserved, settings, window, ..Self::new(key, limits) };
+        let mut session =
+            Self { head, reserved, reserving: reserved, settings, window, ..Self::new(key, limits) };
         for logged in &events {
             session.apply(logged);
         }
@@ -172,8 +204,15 @@ impl Session {
                     self.emit_run(now, event);
                 }
             }
-            (Some(_), Recovery::Interrupt) => {
-                let why = ErrorCode::Interrupted.error("interrupted: the daemon was restarted");
+            (Some((_, turn)), Recovery::Interrupt) => {
+                let why = match turn.work() {
+                    // What was shown last may not have been written.
+                    Some(Work::Ask { .. }) if self.skipped => {
+                        "interrupted: the daemon was restarted; the last words of the answer may be missing"
+                    }
+                    _ => "interrupted: the daemon was restarted",
+                };
+                let why = ErrorCode::Interrupted.error(why);
                 self.finish(now, Outcome::Failed(why), Usage::default());
             }
             (None, _) => {}
@@ -247,17 +286,55 @@ impl Session {
         self.draining = true;
     }
 
+    /// Whether something was decided that is neither shown nor taken for writing.
+    pub fn has_unseen(&self) -> bool {
+        self.unwritten.len() > self.shown
+    }
+
+    /// Shows what may be seen at once: text, while there is room on the page. All that was taken for writing
+    /// and not shown before must be written. Gives how many pieces that are, the last of the [`page`](Self::page).
+    pub fn show(&mut self) -> usize {
+        let before = self.shown;
+        while let Some(next) = self.unwritten.get(self.shown)
+            && next.event.streamed().is_some()
+            && next.seq <= self.reserved
+            && !self.is_page_full()
+        {
+            self.shown += 1;
+            self.shown_bytes += next.event.bytes();
+        }
+        self.shown - before
+    }
+
+    /// What is shown and not taken for writing.
+    pub fn page(&self) -> &[Logged] {
+        &self.unwritten[..self.shown]
+    }
+
+    /// Whether nothing more can be shown before the page is taken for writing.
+    pub fn is_page_full(&self) -> bool {
+        self.shown_bytes >= PAGE_BYTES
+    }
+
     /// What has to be written, as one unit; none where nothing has.
     pub fn take(&mut self) -> Option<Batch> {
         let last = self.unwritten.last()?.seq;
         let mut durable = self.unwritten.iter().any(|logged| logged.event.streamed().is_none());
         let mut reserve = None;
-        if last > self.reserved || (durable && last.0 + SEQ_RESERVE / 2 > self.reserved.0) {
+        let is_due = (durable || self.shown > 0) && last.0 + SEQ_RESERVE / 2 > self.reserving.0;
+        if last > self.reserving || is_due {
             durable = true;
-            self.reserved = Seq(last.0 + SEQ_RESERVE);
-            reserve = Some(self.reserved);
+            self.reserving = Seq(last.0 + SEQ_RESERVE);
+            reserve = Some(self.reserving);
         }
-        Some(Batch { events: std::mem::take(&mut self.unwritten), durable, reserve })
+        self.shown_bytes = 0;
+        let shown = std::mem::take(&mut self.shown);
+        Some(Batch { events: std::mem::take(&mut self.unwritten), shown, durable, reserve })
+    }
+
+    /// Numbers up to this one are reserved: the batch that says so is written.
+    pub fn reserved(&mut self, up_to: Seq) {
+        self.reserved = self.reserved.max(up_to);
     }
 
     /// Numbers, applies and keeps an event for writing.

@@ -532,6 +532,45 @@ fn a_cut_off_run_is_resumed_or_ends_by_policy_and_numbers_are_never_reused() {
 }
 
 #[test]
+fn text_is_shown_before_it_is_written_up_to_a_page_and_with_numbers_that_are_reserved() {
+    let mut session = session();
+    session.submit(NOW, prompt("a")).unwrap();
+    assert_eq!(session.show(), 0, "a prompt is written first");
+    let say = |session: &mut Session, text: &str| {
+        session.said(NOW, &"a".into(), 0, vec![Delta::Text(text.into())], &Toolbox::default());
+    };
+    let batch = session.take().unwrap();
+    say(&mut session, "early");
+    assert_eq!(session.show(), 0, "nothing is reserved yet");
+    session.reserved(batch.reserve.unwrap());
+    say(&mut session, "later");
+    assert_eq!((session.show(), session.show(), session.page().len()), (2, 0, 2));
+    assert!(!session.has_unseen() && !session.is_taken());
+
+    say(&mut session, &"x".repeat(PAGE_BYTES));
+    say(&mut session, "more");
+    assert_eq!((session.show(), session.is_page_full(), session.has_unseen()), (1, true, true));
+    let page = session.take().unwrap();
+    assert_eq!((page.shown, page.unseen().len(), page.durable, page.reserve), (3, 1, false, None));
+    assert!(session.is_taken() && session.page().is_empty());
+
+    let mut reserve = None;
+    while reserve.is_none() {
+        say(&mut session, "t");
+        assert_eq!(session.show(), 1, "there are numbers left while more are reserved");
+        let page = session.take().unwrap();
+        assert_eq!(page.durable, page.reserve.is_some());
+        reserve = page.reserve;
+    }
+    assert!(reserve > batch.reserve);
+    say(&mut session, "t");
+    assert_eq!(session.show(), 1);
+    session.abort(NOW, None, NONE);
+    assert_eq!((session.show(), session.has_unseen()), (0, true), "an end is written first");
+    assert_eq!(session.take().unwrap().shown, 1);
+}
+
+#[test]
 fn what_is_forgotten_what_stays_and_what_is_said_without_a_prompt() {
     let mut session = session();
     for run in ["a", "b"] {
@@ -681,7 +720,7 @@ proptest! {
     fn the_state_is_the_fold_of_the_log(script in proptest::collection::vec((0u8..12, 0u8..6), 0..80)) {
         let mut live = session();
         let mut log: Vec<Logged> = Vec::new();
-        let mut reserved = Seq(0);
+        let (mut reserved, mut seen) = (Seq(0), Seq(0));
         for (move_, n) in script {
             let run = RunId::new(format!("r{n}"));
             match move_ {
@@ -726,8 +765,16 @@ proptest! {
                 }
                 _ => {}
             }
+            // Text may be seen before it is written, with numbers that are reserved.
+            let fresh = live.show();
+            for logged in &live.page()[live.page().len() - fresh..] {
+                prop_assert!(logged.seq <= reserved && logged.seq > seen, "{logged:?}");
+                seen = logged.seq;
+            }
             if n != 5 && let Some(batch) = live.take() {
                 reserved = batch.reserve.unwrap_or(reserved);
+                live.reserved(reserved);
+                prop_assert!(batch.unseen().first().is_none_or(|logged| logged.seq > seen));
                 log.extend(batch.events);
             }
         }

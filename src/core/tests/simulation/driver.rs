@@ -1,6 +1,6 @@
 //! What drives a session, as the daemon's actor does: one unit is being written at a time; what was
-//! written is told and published, and only then; the model may be asked before, tools may not;
-//! work that no longer follows from the state is ended.
+//! written is told and published, and only then, but for text, which is shown at once; the model may be asked
+//! before, tools may not; work that no longer follows from the state is ended.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -8,7 +8,7 @@ use std::mem;
 use clawmux_core::conversation::approval::{ApprovalRequest, Verdict};
 use clawmux_core::conversation::event::{Cause, Logged};
 use clawmux_core::conversation::follow::{Followers, Missing, Wanted};
-use clawmux_core::conversation::session::{Recovery, Session, Submission, Submitted};
+use clawmux_core::conversation::session::{Batch, Recovery, Session, Submission, Submitted};
 use clawmux_core::conversation::turn::Work;
 use clawmux_core::conversation::window::Window;
 use clawmux_core::error::ErrorCode;
@@ -69,6 +69,15 @@ pub(crate) enum Doing {
     Acting { run: RunId, step: usize, open: Vec<ToolCall>, begun: Vec<CallId> },
 }
 
+/// What is being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writing {
+    Nothing,
+    /// Text that is shown already.
+    Page,
+    Unit,
+}
+
 /// How far the model is heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ear {
@@ -76,7 +85,7 @@ pub(crate) enum Ear {
     Opening,
     /// The next piece may come.
     Open,
-    /// Not before the last piece is on its way to the log.
+    /// Not before the last piece is shown or on its way to the log.
     Shut,
 }
 
@@ -117,7 +126,10 @@ pub(crate) struct Driver {
     /// Whether the log could not be read and is to be read again.
     pub(crate) retrying: bool,
     pub(crate) draining: bool,
-    writing: bool,
+    writing: Writing,
+    /// The last number that is in the log.
+    written: Seq,
+    is_page_due: bool,
     next: Vec<Reply>,
     published: Seq,
     /// Prompts that were accepted and are not over: the one under way, and those that wait.
@@ -165,7 +177,9 @@ impl Driver {
             reads: Vec::new(),
             retrying: false,
             draining,
-            writing: false,
+            writing: Writing::Nothing,
+            written: session.head(),
+            is_page_due: false,
             next: Vec::new(),
             published: session.head(),
             running: book.running().map(|run| run.id.clone()),
@@ -203,7 +217,7 @@ impl Driver {
 
     /// Whether all that was decided is in the log.
     pub(crate) fn is_written(&self) -> bool {
-        !self.writing && self.session.is_taken()
+        self.writing == Writing::Nothing && self.session.is_taken()
     }
 
     /// Whether nothing is left to do.
@@ -215,31 +229,7 @@ impl Driver {
     /// Has what was decided written, and goes to work. Says whether the session stops.
     pub(crate) fn proceed(&mut self, outside: &mut Outside<'_>) -> Check<bool> {
         self.end_stale_work();
-        if !self.writing {
-            match self.session.take() {
-                Some(batch) => {
-                    if let Some(run) = self.cut_off.take() {
-                        rules::an_answer_that_starts_anew_says_so(&run, batch.events.first())?;
-                    }
-                    self.writing = true;
-                    outside.note(|| {
-                        let events: Vec<String> = batch.events.iter().map(brief).collect();
-                        let durable = if batch.durable { "durably" } else { "as text" };
-                        format!("to be written {durable}: {}", events.join(", "))
-                    });
-                    let replies = mem::take(&mut self.next);
-                    outside.pipeline.push_back(Unit { incarnation: self.incarnation, batch, replies });
-                }
-                None => {
-                    if let Some(run) = self.cut_off.take() {
-                        rules::an_answer_that_starts_anew_says_so(&run, None)?;
-                    }
-                    for reply in mem::take(&mut self.next) {
-                        self.tell(outside, reply)?;
-                    }
-                }
-            }
-        }
+        self.let_see(outside)?;
         self.work(outside)?;
         self.catch_up(outside)?;
         let busy = match &self.doing {
@@ -248,6 +238,62 @@ impl Driver {
             Doing::Acting { open, .. } => !open.is_empty(),
         };
         Ok(self.draining && self.is_written() && !busy)
+    }
+
+    /// Shows what may be seen by now, and has written what must be before.
+    fn let_see(&mut self, outside: &mut Outside<'_>) -> Check {
+        if self.writing != Writing::Unit {
+            let fresh = self.session.show();
+            let page = self.session.page();
+            for logged in &page[page.len() - fresh..] {
+                rules::published_ranges_are_contiguous(self.published, logged)?;
+                self.published = logged.seq;
+                outside.log.show(logged)?;
+                outside.publish(logged)?;
+                self.followers.publish(&outside.cast.session, logged, outside.lag_bytes_max);
+                outside.figures.shown += 1;
+            }
+            rules::the_page_is_bounded(&self.session)?;
+            outside.look()?;
+        }
+        let is_due = self.session.has_unseen() || self.is_page_due || self.session.is_page_full();
+        if self.writing == Writing::Nothing && is_due {
+            let batch = self.session.take();
+            if let Some(run) = self.cut_off.take() {
+                let first = batch.as_ref().and_then(|batch| batch.events.first());
+                rules::an_answer_that_starts_anew_says_so(&run, first)?;
+            }
+            if let Some(batch) = batch {
+                self.is_page_due = false;
+                let is_page = batch.unseen().is_empty();
+                self.writing = if is_page { Writing::Page } else { Writing::Unit };
+                outside.note(|| {
+                    let events: Vec<String> = batch.events.iter().map(brief).collect();
+                    let durable = if batch.durable { "durably" } else { "as text" };
+                    format!("to be written {durable}, {} shown: {}", batch.shown, events.join(", "))
+                });
+                let replies = if is_page { Vec::new() } else { mem::take(&mut self.next) };
+                outside.pipeline.push_back(Unit { incarnation: self.incarnation, batch, replies });
+            }
+        }
+        if self.writing != Writing::Unit && !self.session.has_unseen() {
+            if let Some(run) = self.cut_off.take() {
+                rules::an_answer_that_starts_anew_says_so(&run, None)?;
+            }
+            for reply in mem::take(&mut self.next) {
+                self.tell(outside, reply)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The page is to be written though it is not full.
+    pub(crate) fn want_page(&mut self, outside: &mut Outside<'_>) -> Check {
+        if self.session.page().is_empty() {
+            return Ok(());
+        }
+        self.is_page_due = true;
+        self.let_see(outside)
     }
 
     fn tell(&mut self, outside: &mut Outside<'_>, reply: Reply) -> Check {
@@ -271,9 +317,13 @@ impl Driver {
     }
 
     /// Serves followers that fell behind from the log.
-    pub(crate) fn catch_up(&mut self, outside: &Outside<'_>) -> Check {
-        let as_of = self.published;
-        for missing in self.followers.missing() {
+    pub(crate) fn catch_up(&mut self, outside: &mut Outside<'_>) -> Check {
+        if self.followers.want(self.written, self.published) {
+            outside.figures.wanted_pages += 1;
+            self.want_page(outside)?;
+        }
+        let as_of = self.written;
+        for missing in self.followers.missing(self.written, self.published) {
             let peer = outside.peers.iter().find(|peer| peer.connection == missing.connection);
             rules::nothing_is_read_for_one_that_is_full(peer.map(|peer| &**peer))?;
             self.reads.push(Read { missing, as_of, found: None });
@@ -318,17 +368,14 @@ impl Driver {
     }
 
     /// A unit is in the log: it may be seen.
-    pub(crate) fn written(
-        &mut self,
-        outside: &mut Outside<'_>,
-        events: &[Logged],
-        replies: Vec<Reply>,
-    ) -> Check {
-        self.writing = false;
+    pub(crate) fn written(&mut self, outside: &mut Outside<'_>, batch: &Batch, replies: Vec<Reply>) -> Check {
+        self.writing = Writing::Nothing;
+        self.written = batch.events.last().map_or(self.written, |logged| logged.seq);
+        self.session.reserved(batch.reserve.unwrap_or_default());
         for reply in replies {
             self.tell(outside, reply)?;
         }
-        for logged in events {
+        for logged in batch.unseen() {
             rules::published_ranges_are_contiguous(self.published, logged)?;
             self.published = logged.seq;
             outside.publish(logged)?;
@@ -379,7 +426,7 @@ impl Driver {
 
     fn work(&mut self, outside: &mut Outside<'_>) -> Check {
         if let Doing::Asking { ear, .. } = &mut self.doing {
-            if *ear == Ear::Shut && self.session.is_taken() {
+            if *ear == Ear::Shut && !self.session.has_unseen() {
                 *ear = Ear::Open;
             }
             return Ok(());

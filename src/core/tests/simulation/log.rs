@@ -3,7 +3,10 @@
 //! A unit is taken whole or not at all. A durable unit takes everything before it to the disk; one
 //! that is only text survives the end of the process, but a power loss may take any number of the
 //! last ones. A unit that was refused by a failing disk may still come back at the next crash, as
-//! long as nothing was written after it.
+//! long as nothing was written after it. Text may be shown before it is in the log: it is kept beside it until a unit
+//! brings it, and gone with whoever showed it.
+
+use std::mem;
 
 use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::session::Batch;
@@ -29,6 +32,8 @@ pub(crate) struct Log {
     current: bool,
     /// A unit that was refused, but may come back.
     refused: Option<Batch>,
+    /// What was shown and is not in it yet.
+    shown: Vec<Logged>,
 }
 
 /// What a session is read back from.
@@ -74,11 +79,30 @@ impl Log {
         self.events.last().map_or(Seq(0), |logged| logged.seq)
     }
 
-    /// What covers any of these numbers.
-    pub(crate) fn between(&self, first: Seq, last: Seq) -> &[Logged] {
-        let from = self.events.partition_point(|logged| logged.seq < first);
-        let to = self.events.partition_point(|logged| logged.first_seq <= last);
-        &self.events[from.min(to)..to]
+    /// What covers any of these numbers, also of what is only shown.
+    pub(crate) fn between(&self, first: Seq, last: Seq) -> Vec<&Logged> {
+        let within = |events: &'_ [Logged]| {
+            let from = events.partition_point(|logged| logged.seq < first);
+            let to = events.partition_point(|logged| logged.first_seq <= last);
+            from.min(to)..to
+        };
+        let events = &self.events[within(&self.events)];
+        events.iter().chain(&self.shown[within(&self.shown)]).collect()
+    }
+
+    /// A piece of text is shown.
+    pub(crate) fn show(&mut self, logged: &Logged) -> Check {
+        rules::only_text_is_shown_before_it_is_written(logged)?;
+        let head = self.shown.last().map_or(self.head(), |logged| logged.seq);
+        // What is in a unit on its way comes before it.
+        rules::what_is_shown_is_ahead_of_the_log(head, logged)?;
+        self.shown.push(logged.clone());
+        Ok(())
+    }
+
+    /// Whoever showed it is gone: gives what nobody will write any more.
+    pub(crate) fn forget_shown(&mut self) -> Vec<Logged> {
+        mem::take(&mut self.shown)
     }
 
     /// Where a run with this key is.
@@ -119,6 +143,7 @@ impl Log {
             self.book.read(logged)?;
             self.events.push(logged.clone());
         }
+        self.shown.retain(|logged| logged.seq > head);
         self.reserved = self.reserved.max(batch.reserve.unwrap_or_default());
         self.current = true;
         self.ends.push(self.events.len());

@@ -6,7 +6,7 @@ use clawmux_core::conversation::approval::{ApprovalRequest, Decided, Decision};
 use clawmux_core::conversation::compaction::Compaction;
 use clawmux_core::conversation::context::NOT_ANSWERED;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
-use clawmux_core::conversation::session::{Batch, Limits, Session};
+use clawmux_core::conversation::session::{Batch, Limits, PAGE_BYTES, Session};
 use clawmux_core::conversation::turn::{CALLS_MAX, CUT_MARK};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq};
@@ -71,6 +71,28 @@ pub(crate) fn an_answer_that_starts_anew_says_so(run: &RunId, first: Option<&Log
 pub(crate) fn published_ranges_are_contiguous(published: Seq, logged: &Logged) -> Check {
     demand(logged.first_seq == published.next(), "published ranges are contiguous", || {
         format!("{}..={} was published after {published}", logged.first_seq, logged.seq)
+    })
+}
+
+/// Only the text of a step under way is seen before it is in the log.
+pub(crate) fn only_text_is_shown_before_it_is_written(logged: &Logged) -> Check {
+    demand(logged.event.streamed().is_some(), "only text is shown before it is written", || {
+        format!("{logged:?}")
+    })
+}
+
+/// What is shown before it is written comes after all that is.
+pub(crate) fn what_is_shown_is_ahead_of_the_log(head: Seq, logged: &Logged) -> Check {
+    demand(logged.first_seq > head, "what is shown is ahead of the log", || {
+        format!("{logged:?} is shown after {head}")
+    })
+}
+
+/// What waits on the page is bounded.
+pub(crate) fn the_page_is_bounded(session: &Session) -> Check {
+    let bytes: usize = session.page().iter().rev().skip(1).map(|logged| logged.event.bytes()).sum();
+    demand(bytes < PAGE_BYTES, "the page is bounded", || {
+        format!("{} pieces, {bytes} bytes", session.page().len())
     })
 }
 
@@ -460,7 +482,7 @@ pub(crate) fn nothing_is_read_for_one_that_is_full(peer: Option<&Peer>) -> Check
 /// What a client is told is what the log says; text may come in one piece.
 pub(crate) fn what_is_told_is_the_log(log: &Log, logged: &Logged) -> Check {
     let covered = log.between(logged.first_seq, logged.seq);
-    let holds = match (covered, &logged.event) {
+    let holds = match (&covered[..], &logged.event) {
         ([one], _) => {
             // But for what only the model and its provider are shown.
             let mut event = one.event.clone();
@@ -494,8 +516,9 @@ pub(crate) fn what_is_told_follows_what_was_told(
     let due = view.last.next();
     let whole = logged.event.streamed().is_none();
     let follows = logged.seq >= due && (logged.first_seq >= due || whole) && !view.is_over;
-    let left_out = if logged.first_seq > due { log.between(due, Seq(logged.first_seq.0 - 1)) } else { &[] };
-    let may_be_left_out = |logged: &&Logged| match (view.run(), &logged.run) {
+    let left_out =
+        if logged.first_seq > due { log.between(due, Seq(logged.first_seq.0 - 1)) } else { Vec::new() };
+    let may_be_left_out = |logged: &Logged| match (view.run(), &logged.run) {
         (Some(wanted), run) => run.as_ref() != Some(wanted),
         (None, Some(run)) => views.iter().any(|view| view.run() == Some(run)),
         (None, None) => false,

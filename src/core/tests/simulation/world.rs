@@ -58,6 +58,7 @@ enum Move {
     Expire,
     Deliver,
     Commit,
+    Page,
     Sync,
     Hear,
     Return,
@@ -153,7 +154,7 @@ pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figur
 impl World<'_> {
     /// What happens next, out of what can.
     fn choose(&mut self) -> Move {
-        let mut weights = [(Move::Sync, 1); 26];
+        let mut weights = [(Move::Sync, 1); 27];
         let mut known = 1;
         let mut may = |weight: usize, what: Move| {
             if weight > 0 {
@@ -169,6 +170,7 @@ impl World<'_> {
                 Doing::Acting { open, .. } if !open.is_empty() => may(10, Move::Return),
                 _ => {}
             }
+            may(usize::from(!driver.session.page().is_empty()) * 4, Move::Page);
             let due = driver.session.deadline().is_some_and(|at| at <= self.outside.now);
             may(usize::from(due && !driver.draining) * 10, Move::Expire);
             may(if driver.late.is_empty() { 0 } else { 5 }, Move::Late);
@@ -242,11 +244,12 @@ impl World<'_> {
             Move::Retry => {
                 if let Some(driver) = &mut self.driver {
                     driver.retrying = false;
-                    return driver.catch_up(&self.outside);
+                    return driver.catch_up(&mut self.outside);
                 }
             }
             Move::Deliver => return self.drive(|driver, outside| driver.receive(outside)),
             Move::Commit => return self.commit(),
+            Move::Page => return self.drive(|driver, outside| driver.want_page(outside).map(|()| false)),
             Move::Sync => self.outside.log.sync(),
             Move::Hear => return self.hear(),
             Move::Return => return self.tool_returns(),
@@ -480,7 +483,7 @@ impl World<'_> {
         }
         self.outside.figures.written += 1;
         self.drive(|driver, outside| {
-            driver.written(outside, &batch.events, replies)?;
+            driver.written(outside, &batch, replies)?;
             driver.proceed(outside)
         })
     }
@@ -491,6 +494,9 @@ impl World<'_> {
             if !self.quiet && self.dice.one_in(10) { Recovery::Interrupt } else { self.plan.recovery };
         self.dead = false;
         self.incarnations += 1;
+        let lost = self.outside.log.forget_shown();
+        self.outside.figures.shown_lost += lost.len() as u64;
+        self.outside.lose(&lost)?;
         let runs = self.outside.limits.turns();
         let loaded = self.outside.log.load(runs, &mut self.dice);
         self.outside.note(|| {

@@ -469,7 +469,8 @@ impl World {
         if self.writing.is_none() && !self.session.is_new() {
             self.let_watch(self.published);
         }
-        self.reads.extend(self.followers.missing().into_iter().map(|missing| (missing, self.published)));
+        let missing = self.followers.missing(self.published, self.published);
+        self.reads.extend(missing.into_iter().map(|missing| (missing, self.published)));
     }
 
     fn answer(&mut self, answers: Vec<Answer>) {
