@@ -27,6 +27,20 @@ impl Stream {
         self.data("text").filter_map(Value::as_str).collect()
     }
 
+    /// All text that a restart did not make void.
+    pub fn lasting_text(&self) -> String {
+        let (mut lasting, mut step) = (String::new(), String::new());
+        for frame in &self.0 {
+            match frame["event"].as_str() {
+                Some("text") => step.push_str(frame["data"].as_str().unwrap_or_default()),
+                Some("restart") => step.clear(),
+                Some("tool_result") => lasting.push_str(&std::mem::take(&mut step)),
+                _ => {}
+            }
+        }
+        lasting + &step
+    }
+
     /// The data of all events of this name.
     pub fn data<'a>(&'a self, event: &'a str) -> impl Iterator<Item = &'a Value> {
         self.0.iter().filter(move |frame| frame["event"] == event).map(|frame| &frame["data"])
