@@ -1,10 +1,20 @@
-//! The benchmark: `cargo bench`; with `-- wundr` that of [`wundr`], with `-- openclaw` the comparison of
-//! [`openclaw`].
+//! The benchmark: `cargo bench --bench bench`, a few minutes on two idle cores.
 //!
-//! Everything is a ratio against a limit program in the same run: a relay that moves the same bytes
-//! without looking at them ([`limit::relay`]), and a bare WebSocket echo ([`limit::echo`]). This
-//! process plays the model provider and the clients; the daemon and the limit programs are processes
-//! of their own, whose CPU time is read from `/proc`. Nothing is asserted: figures are for reading.
+//! | argument | meaning |
+//! |---|---|
+//! | `NAME...` | only the rows whose name has one of these in it |
+//! | `--list` | says which rows there are |
+//! | `--short` | fewer rounds and units |
+//! | `--long` | also what takes many minutes |
+//! | `--check` | only rows with a [`ceiling`](ceilings), and fails where one is passed |
+//! | `--json FILE` | every value of every round, for programs |
+//! | `--write` | `tests/bench/figures.md` and `figures.svg`, for the README |
+//! | `--peers` | other people's programs instead, see [`peers`] |
+//!
+//! Every row is a ratio against a [limit program](limit) in the same rounds, written for the purpose: it does as little
+//! as can be done for the same bytes on the same wires. This process plays the model provider and the
+//! clients; the daemon and the limit programs are processes of their own, whose CPU time the kernel counts by the
+//! nanosecond. Rounds in which a limit program strays from its own median by over a quarter are discarded.
 
 #![allow(
     clippy::print_stdout,
@@ -24,186 +34,111 @@ mod support;
 #[path = "../clients/theirs.rs"]
 mod theirs;
 
+mod ceilings;
+mod figures;
 mod limit;
 mod load;
-mod openclaw;
+mod peers;
 mod process;
-mod wundr;
+mod report;
+mod rows;
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
 
-use load::Figures;
-use process::Process;
+use report::Occasion;
+use rows::{Extent, Row};
 
-/// What the model provider does.
-struct Shape {
-    name: &'static str,
-    /// Streams at once.
-    streams: usize,
-    /// Tokens of each.
-    tokens: usize,
-    /// Between two tokens of one stream.
-    pace: Duration,
+/// What was asked for.
+#[derive(Default)]
+struct Asked {
+    names: Vec<String>,
+    extent: Extent,
+    lists: bool,
+    checks: bool,
+    writes: bool,
+    peers: bool,
+    json: Option<PathBuf>,
 }
 
-/// One token at a time, as people see them; and as fast as the wire takes them.
-const SHAPES: [Shape; 2] = [
-    Shape { name: "paced token", streams: 16, tokens: 400, pace: Duration::from_millis(10) },
-    Shape { name: "burst token", streams: 16, tokens: 40_000, pace: Duration::ZERO },
-];
-const PINGS: usize = 20_000;
-const CHATS: usize = 2_000;
-const CHATS_AT_ONCE: usize = 50;
-/// Sessions that are made to see what one costs, so many at a time.
-const SESSIONS: usize = 2_000;
-const SESSIONS_AT_ONCE: usize = 50;
-/// They go to sleep within this time, or something is wrong.
-const SLEEPY: Duration = Duration::from_secs(180);
+impl Asked {
+    fn read(args: impl IntoIterator<Item = String>) -> Result<Self, String> {
+        let (mut asked, mut args) = (Self::default(), args.into_iter());
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                // Cargo says this to every benchmark.
+                "--bench" => {}
+                "--list" => asked.lists = true,
+                "--short" => asked.extent.is_short = true,
+                "--long" => asked.extent.is_long = true,
+                "--check" => asked.checks = true,
+                "--write" => asked.writes = true,
+                "--peers" | "peers" => asked.peers = true,
+                "--json" => asked.json = Some(args.next().ok_or("--json FILE")?.into()),
+                name if !name.starts_with('-') => asked.names.push(name.to_owned()),
+                other => {
+                    return Err(format!("{other}: the head of tests/bench/bench.rs lists the arguments"));
+                }
+            }
+        }
+        Ok(asked)
+    }
 
-fn main() {
+    fn is_meant(&self, row: &Row) -> bool {
+        let is_named = self.names.iter().any(|name| row.name.contains(name.as_str()));
+        let is_usual = self.names.is_empty() && (self.extent.is_long || !row.is_long);
+        (is_named || is_usual) && (!self.checks || ceilings::has(&row.name))
+    }
+}
+
+fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match args.first().map(String::as_str) {
-        Some("limit-relay") => return limit::relay(&args[1]),
-        Some("limit-echo") => return limit::echo(),
-        Some("limit-fan") => return limit::fan(&args[1]),
-        Some("wundr") => return wundr::measure(),
-        // Asked for by name only: it installs other people's gateways.
-        Some("openclaw") => return openclaw::compare(),
-        _ => {}
+    if limit::run(&args) {
+        return ExitCode::SUCCESS;
     }
-    println!("{} cores", cores());
-    start_and_idle();
-    pings();
-    chats();
-    for shape in SHAPES {
-        tokens(&shape);
-    }
-    sessions();
-}
-
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-fn start_and_idle() {
-    let home = tempfile::tempdir().expect("a temporary folder");
-    let mut times: Vec<Duration> = (0..6)
-        .map(|_| {
-            let begin = Instant::now();
-            let daemon = Process::daemon(home.path(), "");
-            let ready = begin.elapsed();
-            daemon.stop();
-            ready
-        })
-        .collect();
-    let first = times.remove(0);
-    times.sort();
-    println!("start to ready: {first:.1?} on an empty home, then {:.1?} (median of 5)", times[2]);
-    // The first daemon of a home compiles the plugins, the next ones find them compiled.
-    for which in ["after compiling the plugins", "with compiled plugins"] {
-        let daemon = Process::daemon(home.path(), "");
-        std::thread::sleep(Duration::from_secs(4));
-        println!("idle memory {which}: {:.1} MB resident", daemon.resident_bytes() as f64 / 1e6);
-        daemon.stop();
-    }
-}
-
-fn pings() {
-    let home = tempfile::tempdir().expect("a temporary folder");
-    let daemon = Process::daemon(home.path(), "");
-    let echo = Process::limit(&["limit-echo"]);
-    let ours = load::pings(&daemon, PINGS, true);
-    let limit = load::pings(&echo, PINGS, false);
-    report("ping", &ours, &limit);
-}
-
-/// A daemon whose model is at `upstream`.
-fn daemon_on(upstream: SocketAddr, home: &Path) -> Process {
-    let config = format!(
-        "[providers.bench]\nkind = \"openai\"\nbase_url = \"http://{upstream}/v1\"\n\
-         [agents.main]\nprovider = \"bench\"\nmodel = \"bench\"\ntools = []\n\
-         [limits]\nrequests_burst = 0\n"
-    );
-    Process::daemon(home, &config)
-}
-
-/// Whole chats with an answer of one token: each a prompt in a session of its own, a run, a call of the model.
-fn chats() {
-    let upstream = load::upstream(1, Duration::ZERO);
-    let home = tempfile::tempdir().expect("a temporary folder");
-    let daemon = daemon_on(upstream, home.path());
-    let relay = Process::limit(&["limit-relay", &upstream.to_string()]);
-    let figures = |process: &Process, hello: bool| {
-        load::streams(process, CHATS_AT_ONCE, 1, hello);
-        let begin = Instant::now();
-        let mut cpu_us: Vec<f64> = (0..CHATS / CHATS_AT_ONCE)
-            .map(|_| load::streams(process, CHATS_AT_ONCE, 1, hello).cpu_us)
-            .collect();
-        let each_second = (CHATS / CHATS_AT_ONCE * CHATS_AT_ONCE) as f64 / begin.elapsed().as_secs_f64();
-        cpu_us.sort_by(f64::total_cmp);
-        (cpu_us[cpu_us.len() / 2], each_second)
+    let asked = match Asked::read(args) {
+        Ok(asked) => asked,
+        Err(complaint) => {
+            eprintln!("{complaint}");
+            return ExitCode::from(2);
+        }
     };
-    let (ours, limit) = (figures(&daemon, true), figures(&relay, false));
-    println!(
-        "one-token chat, {CHATS_AT_ONCE} at once: CPU {:.0} µs, limit program {:.0} µs, ratio {:.1}; {:.0} a second, \
-         limit program {:.0}",
-        ours.0,
-        limit.0,
-        ours.0 / limit.0,
-        ours.1,
-        limit.1
-    );
-}
-
-/// What a session costs that is awake and idle, and one that sleeps.
-fn sessions() {
-    let home = tempfile::tempdir().expect("a temporary folder");
-    let daemon = daemon_on(load::upstream(20, Duration::ZERO), home.path());
-    load::streams(&daemon, SESSIONS_AT_ONCE, 20, true);
-    let (before, begun) = (daemon.resident_bytes() as f64, load::sessions(&daemon));
-    for _ in 0..SESSIONS / SESSIONS_AT_ONCE {
-        load::streams(&daemon, SESSIONS_AT_ONCE, 20, true);
+    if asked.peers {
+        peers::compare();
+        return ExitCode::SUCCESS;
     }
-    let count = (load::sessions(&daemon) - begun) as f64;
-    let awake = daemon.resident_bytes() as f64;
-    let (begin, mut left) = (Instant::now(), usize::MAX);
-    while left > 0 && begin.elapsed() < SLEEPY {
-        std::thread::sleep(Duration::from_secs(1));
-        left = load::sessions(&daemon);
+    let rows: Vec<Row> = rows::all().into_iter().filter(|row| asked.is_meant(row)).collect();
+    if asked.lists {
+        rows.iter().for_each(|row| println!("{}", row.name));
+        return ExitCode::SUCCESS;
     }
-    // What they held is given back some seconds later.
-    std::thread::sleep(Duration::from_secs(12));
-    let asleep = daemon.resident_bytes() as f64;
-    let each = |now: f64| (now - before) / count / 1e3;
-    println!(
-        "idle session: {:.1} kB awake, {:.1} kB asleep (of {count}, {left} still awake)",
-        each(awake),
-        each(asleep)
-    );
+    // Thousands of connections at once, here and in what is started.
+    support::process::open_files_max();
+    let (occasion, begin) = (Occasion::now(), Instant::now());
+    println!("{}\n\n{}", occasion.told(), report::terminal_head());
+    let mut figures = Vec::new();
+    for row in &rows {
+        let measured = (row.measure)(&row.name, asked.extent);
+        measured.iter().flat_map(report::lines).for_each(|line| println!("{}", report::terminal(&line)));
+        figures.extend(measured);
+    }
+    println!("\n{} rows in {:.0} s", rows.len(), begin.elapsed().as_secs_f64());
+    if let Some(file) = &asked.json {
+        let json = report::json(&occasion, &figures);
+        std::fs::write(file, format!("{json:#}\n")).expect("the JSON is written");
+    }
+    if asked.writes {
+        write(&occasion, &figures);
+    }
+    if asked.checks && !ceilings::hold(&figures) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn tokens(shape: &Shape) {
-    let Shape { name, streams, tokens, pace } = *shape;
-    println!("{name}: {streams} streams of {tokens} tokens, one per {pace:?}");
-    let upstream = load::upstream(tokens, pace);
-    let home = tempfile::tempdir().expect("a temporary folder");
-    let daemon = daemon_on(upstream, home.path());
-    let relay = Process::limit(&["limit-relay", &upstream.to_string()]);
-    // Once to warm up: connections, caches, the allocator.
-    load::streams(&daemon, 2, tokens, true);
-    let ours = load::streams(&daemon, streams, tokens, true);
-    let limit = load::streams(&relay, streams, tokens, false);
-    report(name, &ours, &limit);
-}
-
-fn report(what: &str, ours: &Figures, limit: &Figures) {
-    let line = |name: &str, ours: f64, limit: f64| {
-        println!("{what}: {name}: {ours:.2} µs, limit program {limit:.2} µs, ratio {:.2}", ours / limit);
-    };
-    line("CPU", ours.cpu_us, limit.cpu_us);
-    line("latency p50", ours.p50_us, limit.p50_us);
-    line("latency p99", ours.p99_us, limit.p99_us);
-    println!("{what}: frames: {} for {} units, limit program {}", ours.frames, ours.units, limit.frames);
+/// The table and the plot that the README shows.
+fn write(occasion: &Occasion, figures: &[figures::Figure]) {
+    let lines: Vec<report::Line> = figures.iter().flat_map(report::lines).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bench");
+    let written = std::fs::write(folder.join("figures.md"), report::markdown(occasion, &lines))
+        .and_then(|()| std::fs::write(folder.join("figures.svg"), report::plot::svg(occasion, &lines)));
+    written.expect("the figures are written");
 }

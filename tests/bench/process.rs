@@ -1,9 +1,13 @@
-//! A process under measurement.
+//! A process under measurement, and what the kernel counts for it.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::support::daemon;
 use super::support::running::Running;
@@ -13,25 +17,52 @@ pub struct Process {
     child: Running,
     /// Where it listens.
     pub address: SocketAddr,
+    /// The home of a daemon.
+    home: PathBuf,
 }
 
 impl Process {
     /// A daemon on this home with this configuration.
     pub fn daemon(home: &Path, config: &str) -> Self {
+        Self::spawn(Self::command(home, config), home)
+    }
+
+    /// The same on the first core alone.
+    pub fn daemon_on_one_core(home: &Path, config: &str) -> Self {
+        Self::spawn(on_one_core(Self::command(home, config)), home)
+    }
+
+    /// What starts a daemon.
+    pub fn command(home: &Path, config: &str) -> Command {
         std::fs::write(home.join("gateway.toml"), config).expect("the configuration is written");
         let mut command = daemon::command(home);
         command.args(["serve", "--listen", "127.0.0.1:0"]);
-        Self::spawn(command)
+        command
     }
 
     /// This program again, as a limit program.
     pub fn limit(args: &[&str]) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(args);
-        Self::spawn(command)
+        Self::spawn(Self::limit_command(args), Path::new(""))
     }
 
-    fn spawn(mut command: Command) -> Self {
+    /// The same on the first core alone.
+    pub fn limit_on_one_core(args: &[&str]) -> Self {
+        Self::spawn(on_one_core(Self::limit_command(args)), Path::new(""))
+    }
+
+    /// The same in the place of a daemon on this home.
+    pub fn limit_at(args: &[&str], home: &Path) -> Self {
+        Self::spawn(Self::limit_command(args), home)
+    }
+
+    fn limit_command(args: &[&str]) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(args);
+        command
+    }
+
+    /// Any program that prints `http://ADDRESS` once it listens.
+    pub fn spawn(mut command: Command, home: &Path) -> Self {
         let mut child = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let address = loop {
@@ -40,7 +71,7 @@ impl Process {
                 break address;
             }
         };
-        Self { child, address }
+        Self { child, address, home: home.to_owned() }
     }
 
     /// Its process id.
@@ -48,13 +79,13 @@ impl Process {
         self.child.id()
     }
 
-    /// User and system time so far, in microseconds.
-    pub fn cpu_us(&self) -> f64 {
-        cpu_us(self.pid())
+    /// The Unix socket of a daemon.
+    pub fn socket(&self) -> PathBuf {
+        self.home.join(".xeno").join("gateway.sock")
     }
 
-    /// Resident memory.
-    pub fn resident_bytes(&self) -> u64 {
+    /// Resident memory, in bytes.
+    pub fn resident_bytes(&self) -> f64 {
         resident_bytes(self.pid())
     }
 
@@ -63,20 +94,57 @@ impl Process {
         self.child.signal("TERM");
         let _ = self.child.wait();
     }
+
+    /// SIGKILL, and waits.
+    pub fn kill(mut self) {
+        self.child.put_down();
+    }
 }
 
-/// User and system time of a process so far, in microseconds.
-pub fn cpu_us(pid: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
-    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("ticks")).sum();
-    // Linux tells user space 100 ticks a second, whatever the kernel's own.
-    ticks as f64 * 10_000.0
+fn on_one_core(mut command: Command) -> Command {
+    // SAFETY: sched_setaffinity(2) is a plain system call.
+    unsafe {
+        command.pre_exec(|| {
+            let mut first = CpuSet::new();
+            first.set(0);
+            Ok(sched_setaffinity(None, &first)?)
+        });
+    }
+    command
 }
 
-/// Resident memory of a process.
-pub fn resident_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).expect("kB") * 1024
+/// The time that a process has been on a CPU, from some moment on.
+pub struct Cpu {
+    pid: u32,
+    before: HashMap<String, u64>,
+}
+
+impl Cpu {
+    /// Of this process, from now on.
+    pub fn of(pid: u32) -> Self {
+        Self { pid, before: threads(pid) }
+    }
+
+    /// Microseconds since then, over all threads. What a thread used that has ended since is not in it:
+    /// the kernel forgets it. Those that serve live as long as their process.
+    pub fn spent_us(&self) -> f64 {
+        let spent = |(thread, now): (String, u64)| now - self.before.get(&thread).copied().unwrap_or(0);
+        threads(self.pid).into_iter().map(spent).sum::<u64>() as f64 / 1e3
+    }
+}
+
+/// Nanoseconds on a CPU, of each thread.
+fn threads(pid: u32) -> HashMap<String, u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let on_cpu = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let nanoseconds = stat.split_whitespace().next()?.parse().ok()?;
+        Some((task.file_name().to_string_lossy().into_owned(), nanoseconds))
+    };
+    tasks.flatten().filter_map(on_cpu).collect()
+}
+
+/// Resident memory of a process, in bytes.
+pub fn resident_bytes(pid: u32) -> f64 {
+    super::support::process::resident_bytes(pid) as f64
 }

@@ -1,4 +1,4 @@
-//! The limit programs: as little as can be done for the same bytes on the same wires.
+//! The limit of a token: each event of what a provider says is sent on in a frame, not read and not kept.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -9,22 +9,10 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-/// Echoes every WebSocket frame.
-pub fn echo() {
-    serve(|mut socket| async move {
-        let mut frame = Vec::new();
-        loop {
-            if read_frame(&mut socket, &mut frame).await.is_err() {
-                return;
-            }
-            if write_frame(socket.get_mut(), &frame).await.is_err() {
-                return;
-            }
-        }
-    });
-}
+/// What is read at once, in bytes.
+const PIECE: usize = 64 * 1024;
 
-/// For every frame of a client, asks the upstream and sends each piece of its answer on as it is.
+/// For every frame of a client, asks the upstream and sends each event of its answer on as it is.
 pub fn relay(upstream: &str) {
     let upstream: SocketAddr = upstream.parse().expect("an address");
     serve(move |mut socket| async move {
@@ -52,12 +40,14 @@ pub fn fan(upstream: &str) {
             }
             let mut all = std::mem::take(&mut *listeners.borrow_mut());
             let Ok(mut model) = ask(upstream, &frame).await else { return };
-            let mut piece = vec![0; 64 * 1024];
-            while let Ok(length @ 1..) = model.read(&mut piece).await {
-                let frame = text_frame(&piece[..length]);
+            let (mut said, mut frames, mut is_over) = (Vec::with_capacity(PIECE), Vec::new(), false);
+            while !is_over {
+                is_over = matches!(model.read_buf(&mut said).await, Ok(0) | Err(_));
+                frame_events(&mut said, is_over, &mut frames);
                 for listener in &mut all {
-                    let _ = listener.write_all(&frame).await;
+                    let _ = listener.write_all(&frames).await;
                 }
+                frames.clear();
             }
             // Whoever listens reads to the end.
             std::future::pending::<()>().await;
@@ -69,7 +59,7 @@ async fn ask(upstream: SocketAddr, body: &[u8]) -> std::io::Result<TcpStream> {
     let mut model = TcpStream::connect(upstream).await?;
     model.set_nodelay(true)?;
     let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: {upstream}\r\nContent-Length: {}\r\n\r\n",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: {upstream}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     model.write_all(&[head.as_bytes(), body].concat()).await?;
@@ -78,13 +68,40 @@ async fn ask(upstream: SocketAddr, body: &[u8]) -> std::io::Result<TcpStream> {
 
 async fn stream_on(upstream: SocketAddr, body: &[u8], client: &mut TcpStream) -> std::io::Result<()> {
     let mut model = ask(upstream, body).await?;
-    let mut piece = vec![0; 64 * 1024];
+    let (mut said, mut frames) = (Vec::with_capacity(PIECE), Vec::with_capacity(PIECE));
     loop {
-        let read = model.read(&mut piece).await?;
-        if read == 0 {
+        let is_over = model.read_buf(&mut said).await? == 0;
+        frame_events(&mut said, is_over, &mut frames);
+        client.write_all(&frames).await?;
+        frames.clear();
+        if is_over {
             return Ok(());
         }
-        write_frame(client, &piece[..read]).await?;
+    }
+}
+
+/// A frame for each event that has come whole, which is then no longer in `said`; after the last an empty one.
+fn frame_events(said: &mut Vec<u8>, is_over: bool, frames: &mut Vec<u8>) {
+    let mut begin = 0;
+    while let Some(length) = event_length(&said[begin..]) {
+        push_frame(frames, &said[begin..begin + length]);
+        begin += length;
+    }
+    said.drain(..begin);
+    if is_over {
+        push_frame(frames, &[]);
+    }
+}
+
+/// The length of the first event, where it is whole.
+pub fn event_length(said: &[u8]) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let at = from + said[from..].iter().position(|byte| *byte == b'\n')?;
+        if *said.get(at + 1)? == b'\n' {
+            return Some(at + 2);
+        }
+        from = at + 1;
     }
 }
 
@@ -154,25 +171,19 @@ where
     Ok(())
 }
 
-async fn write_frame(socket: &mut TcpStream, payload: &[u8]) -> std::io::Result<()> {
-    socket.write_all(&text_frame(payload)).await
-}
-
 /// A text frame with this payload.
-fn text_frame(payload: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(payload.len() + 10);
-    frame.push(0x81);
+fn push_frame(frames: &mut Vec<u8>, payload: &[u8]) {
+    frames.push(0x81);
     match payload.len() {
-        length @ 0..=125 => frame.push(length as u8),
+        length @ 0..=125 => frames.push(length as u8),
         length @ 126..=65535 => {
-            frame.push(126);
-            frame.extend((length as u16).to_be_bytes());
+            frames.push(126);
+            frames.extend((length as u16).to_be_bytes());
         }
         length => {
-            frame.push(127);
-            frame.extend((length as u64).to_be_bytes());
+            frames.push(127);
+            frames.extend((length as u64).to_be_bytes());
         }
     }
-    frame.extend(payload);
-    frame
+    frames.extend(payload);
 }

@@ -1,0 +1,165 @@
+//! The findings as people and programs read them: a table on the terminal, JSON, Markdown and a plot.
+
+pub mod plot;
+
+use serde_json::{Value, json};
+
+use crate::figures::{Figure, Spread, spread};
+
+/// A line of the table: ours beside one other program, or alone.
+pub struct Line {
+    /// What was measured.
+    pub title: String,
+    /// In this unit, the median.
+    pub ours: f64,
+    /// What the values are in.
+    pub unit: &'static str,
+    /// The other program, and its median.
+    pub limit: Option<(&'static str, f64)>,
+    /// How many times that ours is; and in how many rounds the other one wavered.
+    pub ratio: Option<(Spread, usize)>,
+    /// Where there is a goal: it, as it is shown, and how many times what it allows ours is.
+    pub goal: Option<(String, f64)>,
+}
+
+/// The lines of a figure.
+pub fn lines(figure: &Figure) -> Vec<Line> {
+    let ours = spread(&figure.ours).median;
+    let (title, unit) = (figure.title(), figure.unit);
+    let of_its_own = figure.at_most.map(|goal| (format!("{} {unit}", number(goal)), ours / goal));
+    if figure.beside.is_empty() {
+        return vec![Line { title, ours, unit, limit: None, ratio: None, goal: of_its_own }];
+    }
+    let beside = |(place, other): (usize, &crate::figures::Beside)| {
+        let (ratio, discarded) = other.ratio(&figure.ours);
+        let by_ratio = other.goal.map(|goal| (format!("{goal:.2}x"), ratio.median / goal));
+        Line {
+            title: title.clone(),
+            ours,
+            unit,
+            limit: Some((other.name, spread(&other.values).median)),
+            ratio: Some((ratio, discarded)),
+            goal: by_ratio.or_else(|| if place == 0 { of_its_own.clone() } else { None }),
+        }
+    };
+    figure.beside.iter().enumerate().map(beside).collect()
+}
+
+/// Three digits that say something.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+impl Line {
+    /// What stands in each column.
+    fn cells(&self) -> [String; 6] {
+        let (limit, ratio) = match (&self.limit, &self.ratio) {
+            (Some((name, value)), Some((ratio, discarded))) => {
+                let discarded =
+                    if *discarded > 0 { format!(", {discarded} discarded") } else { String::new() };
+                let spread = format!("{:.2} ({:.2}..{:.2}{discarded})", ratio.median, ratio.low, ratio.high);
+                (format!("{} {name}", number(*value)), spread)
+            }
+            _ => (String::new(), String::new()),
+        };
+        let (goal, met) = match &self.goal {
+            Some((goal, share)) => (goal.clone(), if *share <= 1.0 { "yes" } else { "no" }),
+            None => (String::new(), ""),
+        };
+        [
+            self.title.clone(),
+            format!("{} {}", number(self.ours), self.unit),
+            limit,
+            ratio,
+            goal,
+            met.to_owned(),
+        ]
+    }
+}
+
+const HEADINGS: [&str; 6] = ["row", "ours", "limit", "ratio (least..most)", "goal", "met"];
+const WIDTHS: [usize; 6] = [40, 12, 24, 36, 10, 3];
+
+fn columns(cells: [String; 6]) -> String {
+    let padded = cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:<width$}"));
+    padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+}
+
+/// The headings on a terminal.
+pub fn terminal_head() -> String {
+    columns(HEADINGS.map(str::to_owned))
+}
+
+/// A line on a terminal.
+pub fn terminal(line: &Line) -> String {
+    columns(line.cells())
+}
+
+/// When, of what and where it was measured.
+pub struct Occasion {
+    /// The day.
+    pub date: String,
+    /// The commit, with a mark where the tree was changed.
+    pub commit: String,
+    /// The number of cores.
+    pub cores: usize,
+}
+
+impl Occasion {
+    /// Now and here.
+    pub fn now() -> Self {
+        let git = |args: &[&str]| {
+            let output =
+                std::process::Command::new("git").args(args).output().ok().filter(|git| git.status.success());
+            output.map(|git| String::from_utf8_lossy(&git.stdout).trim().to_owned()).unwrap_or_default()
+        };
+        let changed = if git(&["status", "--porcelain", "-uno"]).is_empty() { "" } else { ", changed" };
+        Self {
+            date: jiff::Zoned::now().date().to_string(),
+            commit: git(&["rev-parse", "--short", "HEAD"]) + changed,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+
+    /// In a sentence.
+    pub fn told(&self) -> String {
+        format!("{}, commit {}, {} cores", self.date, self.commit, self.cores)
+    }
+}
+
+/// For the README.
+pub fn markdown(occasion: &Occasion, lines: &[Line]) -> String {
+    let row = |cells: [String; 6]| format!("| {} |\n", cells.join(" | "));
+    let head = row(HEADINGS.map(str::to_owned)) + "|---|---|---|---|---|---|\n";
+    let rows: String = lines.iter().map(|line| row(line.cells())).collect();
+    format!(
+        "Measured {}, with `cargo bench --bench bench -- --write`. Ratios are medians over rounds, of ours to the \
+         limit program in the same round.\n\n{head}{rows}",
+        occasion.told()
+    )
+}
+
+/// For programs: every value of every round.
+pub fn json(occasion: &Occasion, figures: &[Figure]) -> Value {
+    let figure = |figure: &Figure| {
+        let beside = figure.beside.iter().map(|other| {
+            let (ratio, discarded) = other.ratio(&figure.ours);
+            json!({
+                "name": other.name, "values": other.values, "goal": other.goal, "ratio": ratio.median,
+                "least": ratio.low, "most": ratio.high, "discarded": discarded,
+            })
+        });
+        json!({
+            "name": figure.name, "kind": figure.kind, "unit": figure.unit, "ours": figure.ours,
+            "at_most": figure.at_most, "beside": beside.collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "date": occasion.date, "commit": occasion.commit, "cores": occasion.cores,
+        "figures": figures.iter().map(figure).collect::<Vec<_>>(),
+    })
+}
