@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test prints its figures")]
 
+#[path = "support/sessions.rs"]
+mod sessions;
 #[allow(unused, reason = "the crate `it` uses all of it")]
 mod support;
 
@@ -18,6 +20,7 @@ use clawmux_core::conversation::command::SessionFilter;
 use clawmux_core::conversation::event::Event;
 use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;
+use sessions::{fill, log};
 use support::daemon::{Daemon, home};
 use support::eventually;
 use support::process::resident_bytes;
@@ -27,48 +30,6 @@ const UNFINISHED: u64 = 20;
 
 /// The bytes that this process reads are counted: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// An empty log.
-fn log(folder: &Path) -> PathBuf {
-    let path = folder.join("clawmux.db");
-    actix::System::new().block_on(async {
-        let store = Store::start(&path).await.unwrap();
-        store.send(Stop).await.unwrap().unwrap();
-    });
-    path
-}
-
-/// Sessions with a finished run each.
-fn fill(path: &Path, sessions: u64) {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
-    Connection::open(path)
-        .unwrap()
-        .execute_batch(&format!(
-            "BEGIN;
-             CREATE TEMP TABLE n AS
-                 WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {sessions}) SELECT n FROM n;
-             INSERT INTO sessions (id, key, agent, uuid, owner, created, updated, head, reserved, cleared, opened)
-                 SELECT n, 'main:websocket:user-' || n || ':main', 'main', printf('00000000-0000-8000-8000-%012d', n),
-                        '', {now}, {now} + n, 4, 50, 0, 1 FROM n;
-             INSERT INTO runs (id, run, session, prompted, settled, ended, progress)
-                 SELECT n, 'run-' || n, n, 1, 4, 4, 2 FROM n;
-             INSERT INTO events (session, seq, first, run, at, kind, body)
-                 SELECT n, 1, 1, n, {now}, 'prompted', CAST('{{\"content\":\"how are you?\",\"owner\":\"\"}}' AS BLOB) FROM n
-                 UNION ALL
-                 SELECT n, 2, 2, n, {now}, 'started', CAST('{{}}' AS BLOB) FROM n
-                 UNION ALL
-                 SELECT n, 3, 3, n, {now}, 'text', CAST('{{\"text\":\"fine, thank you\",\"lengths\":[15]}}' AS BLOB) FROM n
-                 UNION ALL
-                 SELECT n, 4, 4, n, {now}, 'ended', CAST('{{\"outcome\":\"completed\",\"usage\":{{\"input\":3,\"output\":4}}}}' AS BLOB) FROM n;
-             INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens, at)
-                 SELECT 'main:websocket:user-' || n || ':main', 'run-' || n, 'main', 'offline', 'offline', 3, 4, {now} FROM n;
-             INSERT INTO usage_days SELECT {now} / 86400000, '', 'main', 'offline', 'offline', {sessions}, {sessions},
-                 3 * {sessions}, 4 * {sessions}, 0, 0, 0, {now};
-             COMMIT;
-             PRAGMA wal_checkpoint(TRUNCATE);"
-        ))
-        .unwrap();
-}
 
 /// Some of them, spread among the others, get a run that has not ended.
 fn leave_unfinished(path: &Path, sessions: u64) {

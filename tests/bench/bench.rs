@@ -27,6 +27,8 @@
 #[allow(dead_code, reason = "tests use the rest of it")]
 #[path = "../clients/npm.rs"]
 mod npm;
+#[path = "../support/sessions.rs"]
+mod sessions;
 #[allow(unused, reason = "the crate `it` uses all of it")]
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
 //! Requests of which so many are always under way on each of many connections.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::dialect::Dialect;
 use super::poll::Poll;
@@ -26,23 +26,15 @@ impl Pings {
     /// Asks at least so often, `depth` at once on each connection; gives the CPU time of one, in microseconds.
     pub fn cpu_us(&mut self, count: usize, depth: usize) -> f64 {
         let cpu = Cpu::of(self.pid);
-        let asked = self.ask(count, depth, |_| {});
+        let asked = self.ask(count, depth);
         cpu.spent_us() / asked as f64
     }
 
-    /// The same; gives how long each took that was sent with nothing else under way, in microseconds.
-    pub fn latencies_us(&mut self, count: usize) -> Vec<f64> {
-        let mut taken = Vec::with_capacity(count);
-        self.ask(count, 1, |took| taken.push(took.as_nanos() as f64 / 1e3));
-        taken
-    }
-
-    fn ask(&mut self, count: usize, depth: usize, mut took: impl FnMut(Duration)) -> usize {
+    /// Gives how often it has asked.
+    fn ask(&mut self, count: usize, depth: usize) -> usize {
         let many: Vec<u8> = self.ping.repeat(depth);
         let (mut sent, mut answered) = (0, 0);
-        let mut sent_at = vec![Instant::now(); self.wires.len()];
-        for (wire, at) in self.wires.iter_mut().zip(&mut sent_at) {
-            *at = Instant::now();
+        for wire in &mut self.wires {
             wire.send_framed(&many);
             sent += depth;
         }
@@ -55,11 +47,7 @@ impl Pings {
                     came += 1;
                 }
                 answered += came;
-                if came > 0 {
-                    took(sent_at[place].elapsed());
-                }
                 if sent < count && came > 0 {
-                    sent_at[place] = Instant::now();
                     // What else came, such as a tick, is no answer.
                     let again = came.min(depth);
                     wire.send_framed(&many[..self.ping.len() * again]);

@@ -43,16 +43,37 @@ struct Client {
     has_ended: bool,
 }
 
+impl Client {
+    fn new(wire: Wire, dialect: Dialect, prompt: Option<&str>) -> Self {
+        let prompt = prompt.map(|prompt| wire.framed(prompt)).unwrap_or_default();
+        Self { wire, dialect, prompt, sent: Instant::now(), has_begun: false, has_ended: false }
+    }
+}
+
 impl Streams {
     /// One connection and session for each of these.
     pub fn connect(process: &Process, dialects: impl IntoIterator<Item = Dialect>) -> Self {
         let client = |dialect: Dialect| {
             let mut wire = dialect.connect(process);
             let prompt = dialect.prompt(&mut wire, &fresh_name());
-            let prompt = wire.framed(&prompt);
-            Client { wire, dialect, prompt, sent: Instant::now(), has_begun: false, has_ended: false }
+            Client::new(wire, dialect, Some(&prompt))
         };
-        let clients: Vec<Client> = dialects.into_iter().map(client).collect();
+        Self::of(process, dialects.into_iter().map(client).collect())
+    }
+
+    /// One connection that sends this prompt, and others that hear the same answer.
+    pub fn heard(
+        process: &Process,
+        dialect: Dialect,
+        (wire, prompt): (Wire, String),
+        others: Vec<Wire>,
+    ) -> Self {
+        let mut clients = vec![Client::new(wire, dialect, Some(&prompt))];
+        clients.extend(others.into_iter().map(|wire| Client::new(wire, dialect, None)));
+        Self::of(process, clients)
+    }
+
+    fn of(process: &Process, clients: Vec<Client>) -> Self {
         let poll = Poll::new();
         for (place, client) in clients.iter().enumerate() {
             poll.add(&client.wire, place);

@@ -4,7 +4,11 @@
 //! Left out: a tool call against bare wasmtime, which `cargo run --release -p clawmux-actors --example plugin_calls`
 //! measures in one process, without a daemon around it.
 
+mod fan;
+mod memory;
 mod pings;
+mod prompts;
+mod start;
 mod tokens;
 
 use crate::figures::Figure;
@@ -31,14 +35,17 @@ impl Extent {
     }
 }
 
+/// Gives the figures of a row.
+type Measure = Box<dyn Fn(&str, Extent) -> Vec<Figure>>;
+
 /// A row, which may give several figures.
 pub struct Row {
     /// What it is asked for by.
     pub name: String,
     /// Only with `--long`.
     pub is_long: bool,
-    /// Measures it.
-    pub measure: Box<dyn Fn(&str, Extent) -> Vec<Figure>>,
+    /// Measures it, under its name.
+    pub measure: Measure,
 }
 
 impl Row {
@@ -56,6 +63,10 @@ impl Row {
 pub fn all() -> Vec<Row> {
     let mut rows = pings::rows();
     rows.extend(tokens::rows());
+    rows.extend(prompts::rows());
+    rows.extend(memory::rows());
+    rows.extend(start::rows());
+    rows.extend(fan::rows());
     rows
 }
 
@@ -75,3 +86,8 @@ fn on_model(model: &Model) -> String {
 
 /// The limits that are there for strangers.
 const NO_LIMITS: &str = "[limits]\nrequests_burst = 0\nsessions = 0\n";
+
+/// What each of so many contenders gave.
+fn columns<const N: usize>(found: Vec<Vec<Vec<f64>>>) -> [Vec<Vec<f64>>; N] {
+    found.try_into().unwrap_or_else(|_| panic!("{N} contenders"))
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Extent, Row, home, on_model};
+use super::{Extent, Row, columns, home, on_model};
 use crate::figures::{Contender, Figure, percentile, rounds};
 use crate::load::dialect::Dialect;
 use crate::load::model::Model;
@@ -121,9 +121,4 @@ fn one_token(name: &str, extent: Extent) -> Vec<Figure> {
     let [ours, relay] = columns(rounds(extent.rounds(ROUNDS), contenders));
     let [ours, relay] = [ours, relay].map(|mut figures| figures.remove(0));
     vec![Figure::new(name, "CPU", "µs", ours).beside("relay", relay, None)]
-}
-
-/// What each of so many contenders gave.
-pub(super) fn columns<const N: usize>(found: Vec<Vec<Vec<f64>>>) -> [Vec<Vec<f64>>; N] {
-    found.try_into().unwrap_or_else(|_| panic!("{N} contenders"))
 }
