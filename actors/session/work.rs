@@ -25,7 +25,7 @@ use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt};
 
-use super::{Session, SessionDeps};
+use super::{Session, SessionDeps, Writing};
 use crate::nodes::{CallNode, Nodes};
 use crate::provider_supervisor::{Chat, ProviderSupervisor};
 use crate::runtime::ask::gone;
@@ -324,7 +324,13 @@ impl Session {
                 }
                 let tools = if self.has_messenger() { &self.messenger_tools } else { &self.tools };
                 self.conversation.said(clock::now(), run, step, deltas, tools);
-                self.proceed(ctx);
+                self.let_see(ctx);
+                if self.writing == Writing::Unit || self.conversation.has_unseen() {
+                    return self.proceed(ctx);
+                }
+                // Nothing but text, which is shown: nothing else follows from it.
+                self.work(ctx);
+                self.catch_up(ctx);
             }
             Some(Err(error)) => self.unheard(run, step, error, ctx),
             None => self.unheard(run, step, ErrorCode::Provider.error("the answer was cut off"), ctx),

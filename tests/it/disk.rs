@@ -196,7 +196,11 @@ fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
         assert_eq!((told.events().last(), told.error()), (Some(&"done"), ""), "{content}: {told:?}");
         let account = prompts.iter().find(|prompt| prompt.2 == key).unwrap().0;
         let replay = send(&mut client, account, content, key);
-        assert_eq!(told.lasting_text(), replay.lasting_text(), "what was shown and holds is what the log has");
+        assert_eq!(
+            told.lasting_text(),
+            replay.lasting_text(),
+            "what was shown and holds is what the log has"
+        );
         assert_eq!(told.data("accepted").next(), replay.data("accepted").next(), "the same run");
         if key == "t" {
             assert_eq!(told.data("tool_use").count(), 1, "{told:?}");

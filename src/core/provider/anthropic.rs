@@ -332,11 +332,11 @@ struct Wire<'a> {
     #[serde(borrow)]
     delta: Option<WireDelta<'a>>,
     #[serde(borrow)]
-    content_block: Option<WireBlock<'a>>,
-    message: Option<WireMessage>,
+    content_block: Option<Box<WireBlock<'a>>>,
+    message: Option<Box<WireMessage>>,
     #[serde(default, deserialize_with = "if_readable")]
-    usage: Option<WireUsage>,
-    error: Option<Failure>,
+    usage: Option<Box<WireUsage>>,
+    error: Option<Box<Failure>>,
 }
 
 #[derive(Deserialize)]
@@ -453,7 +453,7 @@ impl Answer {
             }
             "message_start" => self.count(wire.message.and_then(|message| message.usage)),
             "message_delta" => {
-                self.count(wire.usage);
+                self.count(wire.usage.map(|usage| *usage));
                 if let Some(reason) = wire.delta.and_then(|delta| delta.stop_reason) {
                     self.stop = Some(stop(&reason.0));
                 }
@@ -466,7 +466,8 @@ impl Answer {
                 progress.finished = true;
             }
             "error" => {
-                let failure = wire.error.unwrap_or_else(|| Failure::of_text("an error without words"));
+                let failure =
+                    wire.error.map_or_else(|| Failure::of_text("an error without words"), |failure| *failure);
                 return Err(progress.reported(&failure));
             }
             // `ping`, and whatever the API adds.

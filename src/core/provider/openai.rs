@@ -12,13 +12,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::decoder::Progress;
 use super::failure::Failure;
-use super::json::{First, Text, if_readable};
+use super::json::{First, Lenient, Text, if_readable};
 use super::quirks::{Effort, LengthField, Quirks};
 use super::sse::Event;
 use super::{Base64, ChatMessage, ChatRequest, Delta, Part, Stop, parts, version};
@@ -328,14 +328,15 @@ fn groq_effort(model: &str, thinking: Thinking) -> Option<&'static str> {
     }
 }
 
-/// One chunk: what of it matters.
+/// One chunk: what of it matters. There is one for each token, and it is moved as it is read: what is rarely there
+/// is boxed.
 #[derive(Deserialize)]
 struct Wire<'a> {
     #[serde(borrow, default)]
     choices: First<Choice<'a>>,
     #[serde(default, deserialize_with = "if_readable")]
-    usage: Option<WireUsage>,
-    error: Option<Failure>,
+    usage: Option<Box<WireUsage>>,
+    error: Option<Box<Failure>>,
     /// Of an error without its envelope: `error`, with the words beside it.
     #[serde(borrow)]
     object: Option<Lenient<'a>>,
@@ -363,23 +364,6 @@ struct WireDelta<'a> {
     refusal: Option<Text<'a>>,
     #[serde(borrow)]
     tool_calls: Option<Vec<Fragment<'a>>>,
-}
-
-/// Text, or something else that the name is also used for.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Lenient<'a> {
-    Text(#[serde(borrow)] Cow<'a, str>),
-    Other(IgnoredAny),
-}
-
-impl Lenient<'_> {
-    fn into_text(self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(text.into_owned()).filter(|text| !text.is_empty()),
-            Self::Other(_) => None,
-        }
-    }
 }
 
 /// Content that is text, or parts of which some are thoughts.
@@ -533,7 +517,7 @@ impl Answer {
         if let Some(failure) = wire.error {
             return Err(progress.reported(&failure));
         }
-        if matches!(&wire.object, Some(Lenient::Text(object)) if object == "error") {
+        if matches!(&wire.object, Some(Lenient(Some(object))) if object == "error") {
             return Err(progress.reported(&Failure::of_text(&event.data)));
         }
         if let Some(usage) = wire.usage {

@@ -12,6 +12,8 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr2;
+
 use crate::error::{Detail, Error, ErrorCode};
 
 /// The largest event, and the longest line, in bytes.
@@ -85,7 +87,7 @@ impl Parser {
                 rest = &rest[1..];
             }
         }
-        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+        while let Some(end) = memchr2(b'\n', b'\r', rest) {
             let (part, ending) = rest.split_at(end);
             if self.line.is_empty() {
                 self.take_line(part, &mut on_event)?;
@@ -141,10 +143,7 @@ impl Parser {
             let dispatched = match self.data.split_last() {
                 Some((_, data)) => {
                     self.idle_lines = 0;
-                    on_event(Event {
-                        kind: String::from_utf8_lossy(&self.kind),
-                        data: String::from_utf8_lossy(data),
-                    })
+                    on_event(Event { kind: text(&self.kind), data: text(data) })
                 }
                 None => self.count_idle_line(),
             };
@@ -197,6 +196,11 @@ impl Parser {
             .error(format!("the stream holds an event larger than {limit} bytes"))
             .with(Detail::Limit { name: crate::error::limit::Limit::EventBytes, limit: limit as u64 }))
     }
+}
+
+/// Bytes as text. What is whole, as nearly all is, is looked through only once and fast.
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
 #[cfg(test)]
