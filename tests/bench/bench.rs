@@ -27,6 +27,9 @@
 #[allow(dead_code, reason = "tests use the rest of it")]
 #[path = "../clients/npm.rs"]
 mod npm;
+#[allow(dead_code, reason = "tests use the rest of it")]
+#[path = "../clients/pypi.rs"]
+mod pypi;
 #[path = "../support/sessions.rs"]
 mod sessions;
 #[allow(unused, reason = "the crate `it` uses all of it")]

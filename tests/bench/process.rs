@@ -74,6 +74,12 @@ impl Process {
         Self { child, address, home: home.to_owned() }
     }
 
+    /// Any program that is told to listen there.
+    pub fn at(mut command: Command, address: SocketAddr) -> Self {
+        let child = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        Self { child, address, home: PathBuf::new() }
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

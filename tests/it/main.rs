@@ -12,6 +12,7 @@ mod support;
 
 mod admin;
 mod agent_tools;
+mod allocations;
 mod approvals;
 mod attach;
 mod budgets;

@@ -19,6 +19,8 @@ pub enum Dialect {
     OpenClaw,
     /// On the Unix socket.
     Xeno,
+    /// That of model providers over HTTP, which peers speak to clients, too.
+    Events,
 }
 
 impl Dialect {
@@ -33,6 +35,7 @@ impl Dialect {
             Self::Wundr => "wundr",
             Self::OpenClaw => "openclaw",
             Self::Xeno => "xeno",
+            Self::Events => "events",
         }
     }
 
@@ -70,13 +73,14 @@ impl Dialect {
                 wire
             }
             Self::Xeno => Wire::lines(&process.socket()),
+            Self::Events => Wire::http(process.address),
         }
     }
 
     /// The smallest request there is. xeno has no ping: what its clients ask for first, of an empty session.
     pub fn ping(self) -> &'static str {
         match self {
-            Self::Bare | Self::Exoclaw => r#"{"id":"1","method":"ping"}"#,
+            Self::Bare | Self::Events | Self::Exoclaw => r#"{"id":"1","method":"ping"}"#,
             Self::Wundr => r#"{"type":"req","id":"1","method":"health.ping","params":{"clientTimestamp":1}}"#,
             Self::OpenClaw => r#"{"type":"req","id":"1","method":"health","params":{}}"#,
             Self::Xeno => r#"{"jsonrpc":"2.0","id":1,"method":"gateway.initialize"}"#,
@@ -87,6 +91,15 @@ impl Dialect {
     pub fn prompt(self, wire: &mut Wire, session: &str) -> String {
         match self {
             Self::Bare => "go".to_owned(),
+            Self::Events => {
+                let body = json!({"model": "bench", "stream": true, "messages": [{"role": "user", "content": session}]});
+                let body = body.to_string();
+                format!(
+                    "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n\
+                     Content-Length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            }
             Self::Exoclaw => json!({"id": "1", "method": "chat.send",
                 "params": {"channel": "bench", "account": session, "content": "go"}})
             .to_string(),
@@ -118,6 +131,7 @@ impl Dialect {
         let has = |part: &str| contains(message, part.as_bytes());
         let (end, failures): (&str, &[&str]) = match self {
             Self::Bare => return message.is_empty(),
+            Self::Events => ("data: [DONE]", &["\"error\":"]),
             Self::Exoclaw => (r#""event":"done""#, &[r#""error":"#, r#""event":"error""#]),
             Self::Wundr => (r#""event":"stream.end""#, &[r#""ok":false"#, r#""stream.error""#]),
             Self::OpenClaw => (r#""state":"final""#, &[r#""ok":false"#, r#""state":"error""#]),

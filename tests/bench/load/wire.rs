@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What is read at once.
 const PIECE: usize = 64 * 1024;
 
-/// A WebSocket over TCP, or lines over a Unix socket.
+/// A WebSocket over TCP, lines over a Unix socket, or an answer of HTTP line by line.
 pub struct Wire {
     socket: Socket,
     inbound: Vec<u8>,
@@ -24,6 +24,7 @@ pub struct Wire {
 enum Socket {
     Web(TcpStream),
     Lines(UnixStream),
+    Http(TcpStream),
 }
 
 impl Wire {
@@ -58,18 +59,27 @@ impl Wire {
         Self { socket: Socket::Lines(stream), inbound: Vec::new(), begin: 0 }
     }
 
+    /// For a request of HTTP, which is sent as it is.
+    pub fn http(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("it accepts");
+        stream.set_nodelay(true).expect("no delay");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+        Self { socket: Socket::Http(stream), inbound: Vec::new(), begin: 0 }
+    }
+
     /// A message as it goes over this wire.
     pub fn framed(&self, message: &str) -> Vec<u8> {
         match self.socket {
             Socket::Web(_) => masked(message.as_bytes()),
             Socket::Lines(_) => format!("{message}\n").into_bytes(),
+            Socket::Http(_) => message.as_bytes().to_vec(),
         }
     }
 
     /// Sends what was framed.
     pub fn send_framed(&mut self, bytes: &[u8]) {
         let sent = match &mut self.socket {
-            Socket::Web(stream) => stream.write_all(bytes),
+            Socket::Web(stream) | Socket::Http(stream) => stream.write_all(bytes),
             Socket::Lines(stream) => stream.write_all(bytes),
         };
         sent.expect("it takes frames");
@@ -88,7 +98,7 @@ impl Wire {
         self.inbound.resize(length + PIECE, 0);
         let room = &mut self.inbound[length..];
         let read = match &mut self.socket {
-            Socket::Web(stream) => stream.read(room),
+            Socket::Web(stream) | Socket::Http(stream) => stream.read(room),
             Socket::Lines(stream) => stream.read(room),
         };
         let read = read.expect("it sends in time");
@@ -101,7 +111,7 @@ impl Wire {
         loop {
             let rest = &self.inbound[self.begin..];
             let (payload, length, is_message) = match self.socket {
-                Socket::Lines(_) => {
+                Socket::Lines(_) | Socket::Http(_) => {
                     let end = rest.iter().position(|byte| *byte == b'\n')?;
                     (0, end, true)
                 }
@@ -121,7 +131,7 @@ impl Wire {
                 }
             };
             let start = self.begin + payload;
-            let line_end = usize::from(matches!(self.socket, Socket::Lines(_)));
+            let line_end = usize::from(!matches!(self.socket, Socket::Web(_)));
             self.begin = start + length + line_end;
             if is_message {
                 return Some(&self.inbound[start..start + length]);
@@ -153,7 +163,7 @@ impl Wire {
 impl AsFd for Wire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
-            Socket::Web(stream) => stream.as_fd(),
+            Socket::Web(stream) | Socket::Http(stream) => stream.as_fd(),
             Socket::Lines(stream) => stream.as_fd(),
         }
     }

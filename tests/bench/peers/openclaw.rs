@@ -1,4 +1,4 @@
-//! Beside the gateways that the OpenClaw clients were made for: `cargo bench --bench bench -- openclaw`.
+//! Beside the gateways that the OpenClaw clients were made for: with `-- --peers`.
 //!
 //! Each gateway in turn, alone on the machine but for its clients and its model, which are this
 //! process. What is asked is the same frames for all: those of a device-less client with a token.
@@ -11,10 +11,12 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
-use super::npm::Generation;
-use super::process::{self, Process};
-use super::theirs::Theirs;
-use super::{daemon_on, load};
+use crate::load::clock_us;
+use crate::load::model::Model;
+use crate::npm::Generation;
+use crate::process::{Cpu, Process, resident_bytes};
+use crate::rows::on_model;
+use crate::theirs::Theirs;
 
 const TOKEN: &str = "a-token-of-the-benchmark-4f0c";
 /// How long `health` is asked for.
@@ -60,13 +62,15 @@ pub fn compare() {
     );
     for protocol in [3, 4] {
         let home = tempfile::tempdir().expect("a temporary folder");
-        let upstream = load::upstream(TOKENS, PACE);
+        let model = Model::new(TOKENS, PACE);
+        let start = || Process::daemon(home.path(), &on_model(&model));
         // Twice, so that its plugins are compiled, as they are from the second start on.
-        daemon_on(upstream, home.path()).stop();
-        row(&format!("clawmux, protocol {protocol}"), protocol, || daemon_on(upstream, home.path()));
+        start().stop();
+        row(&format!("clawmux, protocol {protocol}"), protocol, start);
     }
     for generation in theirs {
-        let base = format!("http://{}/v1", load::upstream(TOKENS, PACE));
+        let model = Model::new(TOKENS, PACE);
+        let base = format!("http://{}/v1", model.address);
         let protocol = if generation == Generation::Clawdbot { 3 } else { 4 };
         row(generation.name(), protocol, || Theirs::start(generation, &base, TOKEN));
     }
@@ -79,7 +83,7 @@ fn row<G: Gateway>(name: &str, protocol: u64, start: impl FnOnce() -> G) {
     let (one, many) = (health(&gateway, protocol, 1), health(&gateway, protocol, 64));
     let first = first_delta_ms(&gateway, protocol);
     let cpu = cpu_us_per_delta(&gateway, protocol);
-    let resident = process::resident_bytes(gateway.pid()) as f64 / 1e6;
+    let resident = resident_bytes(gateway.pid()) / 1e6;
     println!("{name:<22} {ready:>10.0} {one:>12.0} {many:>13.0} {first:>14.1} {cpu:>14.1} {resident:>10.0}");
 }
 
@@ -127,7 +131,7 @@ impl Client {
 
     /// Sends a prompt; gives when its first delta came, after its end.
     fn prompt(&mut self, session: &str) -> Duration {
-        let key = format!("bench-{session}-{}", load::clock_us());
+        let key = format!("bench-{session}-{}", clock_us());
         let begin = Instant::now();
         self.send(
             "chat.send",
@@ -189,11 +193,11 @@ fn first_delta_ms(gateway: &impl Gateway, protocol: u64) -> f64 {
 /// CPU time of the gateway for each token that its model streamed.
 fn cpu_us_per_delta(gateway: &impl Gateway, protocol: u64) -> f64 {
     let address = gateway.address();
-    let before = process::cpu_us(gateway.pid());
+    let cpu = Cpu::of(gateway.pid());
     std::thread::scope(|scope| {
         for n in 0..STREAMS {
             scope.spawn(move || Client::connect(address, protocol).prompt(&format!("stream-{n}")));
         }
     });
-    (process::cpu_us(gateway.pid()) - before) / (STREAMS * TOKENS) as f64
+    cpu.spent_us() / (STREAMS * TOKENS) as f64
 }

@@ -71,12 +71,12 @@ pub fn all() -> Vec<Row> {
 }
 
 /// An empty home.
-fn home() -> tempfile::TempDir {
+pub fn home() -> tempfile::TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
 /// A configuration whose model is this one, without limits that the load would meet.
-fn on_model(model: &Model) -> String {
+pub fn on_model(model: &Model) -> String {
     format!(
         "[providers.bench]\nkind = \"openai\"\nbase_url = \"http://{}/v1\"\n\
          [agents.main]\nprovider = \"bench\"\nmodel = \"bench\"\ntools = []\n{NO_LIMITS}",
@@ -85,9 +85,9 @@ fn on_model(model: &Model) -> String {
 }
 
 /// The limits that are there for strangers.
-const NO_LIMITS: &str = "[limits]\nrequests_burst = 0\nsessions = 0\n";
+pub const NO_LIMITS: &str = "[limits]\nrequests_burst = 0\nsessions = 0\n";
 
 /// What each of so many contenders gave.
-fn columns<const N: usize>(found: Vec<Vec<Vec<f64>>>) -> [Vec<Vec<f64>>; N] {
+pub fn columns<const N: usize>(found: Vec<Vec<Vec<f64>>>) -> [Vec<Vec<f64>>; N] {
     found.try_into().unwrap_or_else(|_| panic!("{N} contenders"))
 }
