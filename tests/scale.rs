@@ -11,7 +11,7 @@ mod sessions;
 #[allow(unused, reason = "the crate `it` uses all of it")]
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 

@@ -72,6 +72,8 @@ fn litellm() -> Vec<Figure> {
     let mut command = Command::new(python.with_file_name("litellm"));
     command.arg("--config").arg(&config).args(["--host", "127.0.0.1", "--port", &address.port().to_string()]);
     command
+        // It serves without a key only where it is told so.
+        .env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true")
         .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         .env("LITELLM_TELEMETRY", "False")
         .env("HOME", home.path());

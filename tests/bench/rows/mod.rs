@@ -2,7 +2,8 @@
 //! the limit program takes ours may take.
 //!
 //! Left out: a tool call against bare wasmtime, which `cargo run --release -p clawmux-actors --example plugin_calls`
-//! measures in one process, without a daemon around it.
+//! measures in one process, without a daemon around it; and one reader that stalls among many, as what the kernel
+//! buffers for it takes longer to fill than a row may.
 
 mod fan;
 mod memory;
