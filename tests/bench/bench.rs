@@ -48,6 +48,7 @@ mod process;
 mod report;
 mod rows;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -122,9 +123,15 @@ fn main() -> ExitCode {
     support::process::open_files_max();
     let (occasion, begin) = (Occasion::now(), Instant::now());
     println!("{}\n\n{}", occasion.told(), report::terminal_head());
-    let mut figures = Vec::new();
+    let (mut figures, mut failed) = (Vec::new(), false);
     for row in &rows {
-        let measured = (row.measure)(&row.name, asked.extent);
+        // What goes wrong in one row leaves the others.
+        let measured = catch_unwind(AssertUnwindSafe(|| (row.measure)(&row.name, asked.extent)));
+        let Ok(measured) = measured else {
+            println!("{}: failed", row.name);
+            failed = true;
+            continue;
+        };
         measured.iter().flat_map(report::lines).for_each(|line| println!("{}", report::terminal(&line)));
         figures.extend(measured);
     }
@@ -136,7 +143,8 @@ fn main() -> ExitCode {
     if asked.writes {
         write(&occasion, &figures);
     }
-    if asked.checks && !ceilings::hold(&figures) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    failed |= asked.checks && !ceilings::hold(&figures);
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// The table and the plot that the README shows.

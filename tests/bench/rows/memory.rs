@@ -45,7 +45,8 @@ fn idle_connection(name: &str, extent: Extent) -> Vec<Figure> {
         std::thread::sleep(Duration::from_millis(200));
         vec![(process.resident_bytes() - before) / count as f64 / 1e3]
     };
-    let ours = each(&Process::daemon(home.path(), NO_LIMITS), Dialect::Exoclaw);
+    let ours = Process::daemon(home.path(), &format!("[gateway]\nmax_connections = 10100\n{NO_LIMITS}"));
+    let ours = each(&ours, Dialect::Exoclaw);
     let actix = each(&Process::limit(&["limit-actix-echo"]), Dialect::Bare);
     let epoll = each(&Process::limit(&["limit-echo"]), Dialect::Bare);
     let figure = Figure::new(name, "memory", "kB", ours).at_most(CONNECTION_KB);
