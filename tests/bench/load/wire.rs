@@ -46,8 +46,8 @@ impl Wire {
             }
             wire.receive();
         };
-        let head = String::from_utf8_lossy(&wire.inbound[..end]).into_owned();
-        assert!(head.starts_with("HTTP/1.1 101"), "it upgrades: {head}");
+        let upgrades = wire.inbound.starts_with(b"HTTP/1.1 101");
+        assert!(upgrades, "it upgrades: {}", String::from_utf8_lossy(&wire.inbound));
         wire.begin = end;
         wire
     }

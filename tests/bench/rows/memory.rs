@@ -12,6 +12,7 @@ use crate::load::streams::Streams;
 use crate::load::wire::Wire;
 use crate::process::Process;
 use crate::sessions::{fill, log};
+use crate::support::process::open_files_max;
 
 /// What is held for one, in kilobytes.
 const CONNECTION_KB: f64 = 12.0;
@@ -19,7 +20,7 @@ const SESSION_KB: f64 = 4.0;
 /// What waking one may take, 99 times of 100, in milliseconds.
 const WAKE_MS: f64 = 1.0;
 
-const CONNECTIONS: usize = 9_900;
+const CONNECTIONS: usize = 10_000;
 const SESSIONS: usize = 10_000;
 const AT_ONCE: usize = 100;
 const WAKES: usize = 1_000;
@@ -34,9 +35,10 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-/// Of as many as the usual limit on open files allows.
+/// Of as many as the limit on open files allows: the daemon has two for each, and some besides.
 fn idle_connection(name: &str, extent: Extent) -> Vec<Figure> {
-    let (home, count) = (home(), extent.units(CONNECTIONS));
+    let room = (open_files_max() / 2).saturating_sub(600);
+    let (home, count) = (home(), extent.units(CONNECTIONS).min(room));
     let each = |process: &Process, dialect: Dialect| {
         // Some to warm up.
         let mut wires: Vec<Wire> = (0..100).map(|_| dialect.connect(process)).collect();
@@ -45,8 +47,7 @@ fn idle_connection(name: &str, extent: Extent) -> Vec<Figure> {
         std::thread::sleep(Duration::from_millis(200));
         vec![(process.resident_bytes() - before) / count as f64 / 1e3]
     };
-    let ours = Process::daemon(home.path(), &format!("[gateway]\nmax_connections = 10100\n{NO_LIMITS}"));
-    let ours = each(&ours, Dialect::Exoclaw);
+    let ours = each(&Process::daemon(home.path(), NO_LIMITS), Dialect::Exoclaw);
     let actix = each(&Process::limit(&["limit-actix-echo"]), Dialect::Bare);
     let epoll = each(&Process::limit(&["limit-echo"]), Dialect::Bare);
     let figure = Figure::new(name, "memory", "kB", ours).at_most(CONNECTION_KB);
