@@ -22,6 +22,9 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// How long a statement waits for another process that looks into the database (a backup, say).
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
+/// `auto_vacuum` by its number: free pages are given back when that is asked for.
+const INCREMENTAL: i64 = 2;
+
 /// How much room there has to be before work is taken again after an outage.
 const ROOM_BYTES: usize = 1 << 20;
 
@@ -120,29 +123,23 @@ impl Files {
     /// # Errors
     /// `Conflict` where the file is not for this clawmux; it is left as it was then.
     pub(super) fn writer(&self) -> Result<Connection, Error> {
-        let db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
-            // Closed, it would move what a killed process left, which may not be on the disk.
-            db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
-        })?;
-        schema::kind(&db).map_err(|e| self.cannot_open(&e))?.format()?;
-        drop(db);
-        self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
-            // Where nothing is in it yet; else it takes a `VACUUM`.
-            db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
-            // What is deleted is overwritten, not only forgotten.
-            db.pragma_update(None, "secure_delete", "ON")?;
-            let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
-            db.pragma_update(None, "synchronous", "NORMAL")?;
-            // The writer does that itself.
-            db.pragma_update(None, "wal_autocheckpoint", 0)?;
-            db.pragma_update(None, "journal_size_limit", 64 << 20)?;
-            Ok(mode == "wal")
-        })
+        let failed = |e: rusqlite::Error| self.cannot_open(&e);
+        let db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        // Closed, it would move what a killed process left, which may not be on the disk.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+        schema::kind(&db).map_err(failed)?.format()?;
+        if !set_up(&db).map_err(failed)? {
+            let path = self.path.display();
+            return Err(ErrorCode::Unavailable.error(format!(
+                "can't open the store {path}: its file system has no shared memory for a write-ahead log"
+            )));
+        }
+        Ok(db)
     }
 
     /// A connection that reads.
     pub(super) fn reader(&self) -> Result<Connection, Error> {
-        self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY, |_| Ok(true))
+        self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY)
     }
 
     /// The size of the database with what is not yet moved into it.
@@ -172,28 +169,12 @@ impl Files {
         written.and(removed)
     }
 
-    fn connect(
-        &self,
-        flags: OpenFlags,
-        set_up: impl FnOnce(&Connection) -> rusqlite::Result<bool>,
-    ) -> Result<Connection, Error> {
-        let failed = |why: String| {
-            ErrorCode::Unavailable.error(format!("can't open the store {}: {why}", self.path.display()))
-        };
-        let opened = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-            .and_then(|db| {
-                db.busy_timeout(BUSY)?;
-                db.set_prepared_statement_cache_capacity(64);
-                let fine = set_up(&db)?;
-                Ok((db, fine))
-            });
-        match opened {
-            Ok((db, true)) => Ok(db),
-            Ok((_, false)) => {
-                Err(failed("its file system has no shared memory for a write-ahead log".into()))
-            }
-            Err(e) => Err(self.cannot_open(&e)),
-        }
+    fn connect(&self, flags: OpenFlags) -> Result<Connection, Error> {
+        let db = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+            .and_then(|db| db.busy_timeout(BUSY).map(|()| db))
+            .map_err(|e| self.cannot_open(&e))?;
+        db.set_prepared_statement_cache_capacity(64);
+        Ok(db)
     }
 
     fn cannot_open(&self, error: &rusqlite::Error) -> Error {
@@ -202,6 +183,24 @@ impl Files {
         let e = room.map_or_else(|why| written(&why), |()| sql(error));
         Error { message: format!("can't open the store {}: {e}", self.path.display()), ..e }
     }
+}
+
+/// Sets up the connection that writes, to a file that is for this clawmux; whether it has a write-ahead log.
+fn set_up(db: &Connection) -> rusqlite::Result<bool> {
+    // Said again it would be written down again, and synced.
+    if db.pragma_query_value(None, "auto_vacuum", |row| row.get::<_, i64>(0))? != INCREMENTAL {
+        // Where nothing is in it yet; else it takes a `VACUUM`.
+        db.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+    }
+    // What is deleted is overwritten, not only forgotten.
+    db.pragma_update(None, "secure_delete", "ON")?;
+    let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+    db.pragma_update(None, "synchronous", "NORMAL")?;
+    // The writer does that itself.
+    db.pragma_update(None, "wal_autocheckpoint", 0)?;
+    db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+    Ok(mode == "wal")
 }
 
 fn cannot_open(path: &Path, error: &std::io::Error) -> Error {
