@@ -19,7 +19,10 @@ use crate::terminal::{tell, write};
 /// # Errors
 /// What is wrong with it; `--help` and `--version` as well.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
-    cli::parse(with_examples(cli::definition(), ""), std::env::args_os())
+    let words: Vec<_> = std::env::args_os().collect();
+    // Nearly always nobody asks for help, and nothing is wrong.
+    cli::parse(cli::definition(), words.iter().cloned())
+        .or_else(|_| cli::parse(with_examples(cli::definition(), ""), words))
 }
 
 /// A command and those below it, with examples where they say nothing of their own. `words` is how it is called.

@@ -150,7 +150,7 @@ impl Files {
         };
         let mut files = Self {
             accounts: owners.into_iter().map(account).collect(),
-            pool: Pool::new()?,
+            pool: Pool::new(),
             setup,
             uploads: HashMap::new(),
             removing: HashSet::new(),

@@ -345,7 +345,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let scheduler = Scheduler::open(scheduler::SchedulerSetup {
         config: config.scheduler.clone(),
         home: setup.home.clone(),
-        zone: clock::zone(),
+        zone: clock::zone,
         store: store.clone(),
         hub: hub.clone(),
         channels: channels.clone().recipient(),

@@ -67,8 +67,8 @@ pub struct SchedulerSetup {
     pub config: config::Scheduler,
     /// Where the heartbeat's file is.
     pub home: PathBuf,
-    /// The time zone of expressions that name none, by its IANA name.
-    pub zone: String,
+    /// Tells the time zone of expressions that name none, by its IANA name; asked where there is one.
+    pub zone: fn() -> String,
     /// Where jobs and firings are written down.
     pub store: Addr<Store>,
     /// Who tells those that want to know.
@@ -182,12 +182,9 @@ impl Scheduler {
 
     /// Makes the built-in jobs what the configuration asks for; what is to be written of that.
     fn build_in(&mut self, config: &config::Scheduler) -> Result<Vec<JobChange>, Error> {
-        let wanted = Job::built_in(
-            config.heartbeat,
-            config.new_session_cron.as_deref(),
-            clock::wall(),
-            &self.setup.zone,
-        )?;
+        let cron = config.new_session_cron.as_deref();
+        let zone = cron.map(|_| (self.setup.zone)()).unwrap_or_default();
+        let wanted = Job::built_in(config.heartbeat, cron, clock::wall(), &zone)?;
         let mut changes = Vec::new();
         for entry in self.jobs.values_mut().filter(|entry| entry.job.is_built_in() && entry.job.is_enabled) {
             if !wanted.iter().any(|job| job.id == entry.job.id) {

@@ -176,11 +176,11 @@ impl Scheduler {
                 ErrorCode::Conflict.error(format!("there are {JOBS_MAX} jobs already: remove one first"))
             );
         }
-        Job::new(new, id, by.owner.clone(), clock::wall(), &self.setup.zone)
+        Job::new(new, id, by.owner.clone(), clock::wall(), &(self.setup.zone)())
     }
 
     fn patch(&self, job: &str, patch: JobPatch, by: &Principal) -> Result<Job, Error> {
-        self.find_own(job, by)?.job.patched(patch, clock::wall(), &self.setup.zone)
+        self.find_own(job, by)?.job.patched(patch, clock::wall(), &(self.setup.zone)())
     }
 
     /// Writes a job down and answers with it.

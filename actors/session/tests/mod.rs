@@ -194,7 +194,7 @@ impl World {
         let scheduler = Scheduler::open(SchedulerSetup {
             config: config.scheduler.clone(),
             home: home.path().to_owned(),
-            zone: "UTC".into(),
+            zone: || "UTC".into(),
             store: store.clone(),
             hub: hub.clone(),
             channels: Mute.start().recipient(),
