@@ -93,7 +93,8 @@ pub async fn settled(mut loading: watch::Receiver<Loading>) -> Result<Arc<Loaded
     }
 }
 
-/// Reads, compiles and describes, for as long as it is `wanted`. Blocks.
+/// Reads it and has it describe itself, compiled for that where it did not do so before, for as long as it is
+/// `wanted`. With an engine where one was made. Blocks.
 ///
 /// # Errors
 /// What is wrong with it, with its name.
@@ -104,14 +105,18 @@ pub(super) fn load(
     trusted: &[PublicKey],
     cache: &Cache,
     wanted: &dyn Fn() -> bool,
-) -> Result<(Engine, Loaded), Error> {
+) -> Result<(Option<Engine>, Loaded), Error> {
     let fail = |why: String| ErrorCode::InvalidRequest.error(format!("plugin {name}: {why}"));
     let package = source.read(name, entry, trusted)?;
-    let (mut engine, _loading) = Engine::load(&package, cache, wanted)
-        .map_err(|why| why.code().error(format!("plugin {name}: {why}")))?;
-    let output = engine
-        .call("describe", b"{}", None, |_| ())
-        .map_err(|failure| fail(format!("describe {failure}")))?;
+    let (engine, output) = match cache.described(&package) {
+        Some(output) => (None, output),
+        None => {
+            let (mut engine, _loading) = Engine::load(&package, cache, wanted)
+                .map_err(|why| why.code().error(format!("plugin {name}: {why}")))?;
+            let output = engine.call("describe", b"{}", None, |_| ());
+            (Some(engine), output.map_err(|failure| fail(format!("describe {failure}")))?)
+        }
+    };
     if output.len() > DESCRIPTION_BYTES_MAX {
         return Err(fail(format!(
             "describe answers with {} bytes, more than {DESCRIPTION_BYTES_MAX}",
@@ -149,6 +154,9 @@ pub(super) fn load(
             Kind::Tool { spec, schema: Arc::new(schema) }
         }
     };
+    if engine.is_some() {
+        cache.keep_described(&package, &output);
+    }
     let loaded = Loaded {
         summary: PluginSummary {
             name: name.clone(),

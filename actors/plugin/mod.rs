@@ -236,14 +236,19 @@ impl Plugin {
         ctx.spawn(wait.into_actor(self).map(move |result, act, ctx| act.loaded(result, begun, ctx)));
     }
 
-    fn loaded(&mut self, result: Result<(Engine, Loaded), Error>, begun: Instant, ctx: &mut Context<Self>) {
+    fn loaded(
+        &mut self,
+        result: Result<(Option<Engine>, Loaded), Error>,
+        begun: Instant,
+        ctx: &mut Context<Self>,
+    ) {
         self.figures.load = begun.elapsed();
         match result {
             Ok((engine, loaded)) => {
                 let load_ms = u64::try_from(self.figures.load.as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(plugin = %self.name, load_ms, "plugin loaded");
-                self.idle.push(engine);
-                self.figures.engines += 1;
+                self.figures.engines += u64::from(engine.is_some());
+                self.idle.extend(engine);
                 self.loading.send_replace(Loading::Done(Arc::new(loaded)));
             }
             Err(error) => {

@@ -11,10 +11,13 @@
 //!   loading-PID-N             somebody loads code now: locked while its process lives
 //!   compiled/DIGEST/seal      of the files in code/
 //!   compiled/DIGEST/code/     in the layout of the runtime's own cache
+//!   described/DIGEST          what a plugin said of itself
 //! ```
 //!
 //! A daemon that died while it loaded code leaves its mark unlocked; the next one then trusts nothing
 //! that was kept. Where the folder can't be used, a temporary one takes its place until the end.
+
+mod described;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -362,26 +365,39 @@ impl Place {
 fn name(module: &[u8]) -> String {
     static MAKER: OnceLock<[u8; 32]> = OnceLock::new();
     let maker = MAKER.get_or_init(|| {
-        struct Digest(Sha256);
-        impl Hasher for Digest {
-            fn finish(&self) -> u64 {
-                0
-            }
-            fn write(&mut self, bytes: &[u8]) {
-                self.0.update(bytes);
-            }
-        }
-        let mut digest = Digest(Sha256::new());
-        env!("CARGO_PKG_VERSION").hash(&mut digest);
-        let program = std::env::current_exe().and_then(|program| program.metadata()?.modified());
-        let age = program.ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-        age.map(|age| age.as_nanos()).hash(&mut digest);
+        let mut digest = Digest(Sha256::new_with_prefix(program()));
         if let Ok(engine) = wasmtime::Engine::new(wasmtime::Config::new().consume_fuel(true)) {
             engine.precompile_compatibility_hash().hash(&mut digest);
         }
         digest.0.finalize().into()
     });
     hex(&Sha256::new().chain_update(maker).chain_update(module).finalize())
+}
+
+/// Tells this program from others, and from what it was before it was built anew.
+fn program() -> [u8; 32] {
+    static PROGRAM: OnceLock<[u8; 32]> = OnceLock::new();
+    *PROGRAM.get_or_init(|| {
+        let mut digest = Digest(Sha256::new());
+        env!("CARGO_PKG_VERSION").hash(&mut digest);
+        let program = std::env::current_exe().and_then(|program| program.metadata()?.modified());
+        let age = program.ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        age.map(|age| age.as_nanos()).hash(&mut digest);
+        digest.0.finalize().into()
+    })
+}
+
+/// A digest of what can be hashed.
+struct Digest(Sha256);
+
+impl Hasher for Digest {
+    fn finish(&self) -> u64 {
+        0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
 }
 
 /// The files of code in `folder`, each with its path from the first one. What else the runtime keeps
