@@ -30,8 +30,6 @@ use actix::{
     ResponseFuture, SpawnHandle,
 };
 use actix_web::dev::ServerHandle;
-use actix_web::rt::net::TcpStream;
-use actix_web::{App, HttpServer, web};
 use clawmux_core::access::gate::Gate;
 use clawmux_core::config::Gateway;
 use clawmux_core::daemon::health::Condition;
@@ -45,7 +43,6 @@ use tokio::sync::{oneshot, watch};
 use crate::channel_supervisor::Webhooks;
 use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
-use crate::connection::strangers::Said;
 use crate::connection::{CLOSE_GRACE, ConnectionControl, Protocol, Services};
 use crate::host::bound::UnixSocket;
 use crate::host::heap::Peak;
@@ -53,13 +50,15 @@ use crate::host::open_files;
 use crate::host::socket_owner::{self, Means, own_user};
 use crate::http::control_ui::ControlUi;
 use crate::http::metrics::Metrics;
-use crate::http::{Front, Stage, serve};
+use crate::http::{Front, Stage};
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::clock;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::Health;
 
+mod server;
 mod unix;
+mod upgraded;
 
 use unix::UnixSockets;
 
@@ -236,55 +235,15 @@ impl Listener {
             webhooks: setup.webhooks,
             draining: AtomicBool::new(false),
         });
-        let data = web::Data::from(front.clone());
         let arbiters = setup.arbiters;
         let unix = UnixSockets::new(setup.unix, &registry, setup.services.clone(), arbiters.clone())?;
         let workers = match setup.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         };
-        let strangers = setup.services.strangers.clone();
-        let mut server = HttpServer::new(move || {
-            arbiters.enter();
-            App::new().app_data(data.clone()).default_service(web::to(serve))
-        })
-        .workers(workers)
-        .worker_max_blocking_threads(1)
         // Each; the registry keeps fewer, but can count only what a worker has looked at.
-        .max_connections(max.saturating_add(EXCESS + LEAVING_MAX).div_ceil(workers))
-        .keep_alive(keep_alive(gateway.handshake_timeout))
-        .client_request_timeout(gateway.handshake_timeout)
-        // A body is asked for more once everything before it is with the kernel; see `connection::ws`.
-        .h1_write_buffer_size(1)
-        // For so long what still comes is read and dropped, so that the peer gets to read the end.
-        .client_disconnect_timeout(RESET_GRACE)
-        .shutdown_timeout(RESET_GRACE.as_secs())
-        .disable_signals()
-        .on_connect(move |io, extensions| {
-            let Some(io) = io.downcast_ref::<TcpStream>() else { return };
-            let accepted = io.peer_addr().and_then(|from| {
-                let to = io.local_addr()?;
-                registry.accept(io, Peer::Tcp { from, to })
-            });
-            match accepted {
-                Ok(link) => {
-                    extensions.insert(link);
-                }
-                // It left before it was looked at.
-                Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-                    tracing::debug!("connection not entered: {error}");
-                }
-                Err(error) => {
-                    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-                    let peer = Peer::Tcp { from: io.peer_addr().unwrap_or(nowhere), to: nowhere };
-                    strangers.tell(peer, "connection not entered", &error, Said::default());
-                }
-            }
-        });
-        for socket in setup.sockets {
-            server = server.listen(socket)?;
-        }
-        let server = server.run();
+        let connections_max = max.saturating_add(EXCESS + LEAVING_MAX).div_ceil(workers);
+        let server = server::run(setup.sockets, &front, &arbiters, workers, connections_max)?;
         let handle = server.handle();
         // Until it is ready: who comes earlier waits in the kernel.
         drop(handle.pause());
