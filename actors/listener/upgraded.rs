@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use actix_codec::{Encoder as _, Framed, FramedParts};
@@ -24,6 +25,7 @@ use futures::Stream;
 use socket2::SockRef;
 
 use super::RESET_GRACE;
+use crate::connection::link::Link;
 
 /// How many bytes are read at a time.
 const READ_BYTES: usize = 16 * 1024;
@@ -33,7 +35,8 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// Answers a request with all that follows, on the socket it came over, until that is closed or fails.
+/// Answers a request with all that follows, on the socket it came over, until that is closed or fails. What
+/// follows does so on its own: the server's task, which is larger than all that it takes, is over before.
 pub(super) async fn serve<A>(
     app: Rc<A>,
     request: Request,
@@ -42,11 +45,15 @@ pub(super) async fn serve<A>(
 where
     A: Service<Request, Response = ServiceResponse, Error = actix_web::Error>,
 {
-    // What it takes to begin is of no use afterwards.
-    if let Ok((socket, body)) = Box::pin(begin(app, request, framed)).await
-        && pass_on(body, &socket).await.is_ok()
-    {
-        leave(&socket).await;
+    // The connection is there as long as its socket is.
+    let link = request.conn_data::<Arc<Link>>().cloned();
+    if let Ok((socket, body)) = begin(app, request, framed).await {
+        actix::spawn(async move {
+            if pass_on(body, &socket).await.is_ok() {
+                leave(&socket).await;
+            }
+            drop(link);
+        });
     }
     Ok(())
 }
