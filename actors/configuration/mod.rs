@@ -18,7 +18,7 @@ mod soul;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use actix::WeakRecipient;
 use actix::prelude::*;
@@ -80,10 +80,10 @@ struct NotReloaded {
 /// What requests under way work on.
 struct Shared {
     layers: Layers,
-    /// What was in effect when the daemon started.
-    started: Json,
-    /// What is in effect.
-    running: Swappable<Json>,
+    /// What was in effect when the daemon started; put together when first asked for.
+    started: LazyLock<Json, Box<dyn FnOnce() -> Json + Send>>,
+    /// What is in effect; none where it is that still.
+    running: Swappable<Option<Json>>,
     /// The keys that say something else than at the start, and take effect with the next one.
     waiting: Swappable<Vec<String>>,
     /// Who has the daemon go over to another one; none = nobody.
@@ -172,14 +172,14 @@ impl Configuration {
     /// For a daemon that starts on these layers.
     pub fn new(layers: Layers) -> Self {
         // What can't be read now is complained of when it is asked for.
-        let started = layers.files().map(|files| layers.with(&files, config::examine).effective);
-        let started = started.unwrap_or_default();
+        let (files, then) = (layers.files(), layers.clone());
+        let started = move || files.map(|files| then.with(&files, config::examine).effective);
         Self {
             shared: Arc::new(Shared {
                 layers,
-                running: Swappable::new(started.clone()),
+                running: Swappable::default(),
                 waiting: Swappable::new(Vec::new()),
-                started,
+                started: LazyLock::new(Box::new(move || started().unwrap_or_default())),
                 gateway: Swappable::default(),
                 turn: Semaphore::new(1),
             }),
@@ -261,8 +261,9 @@ impl Shared {
             }
         };
         let (before, after) = (self.running.get(), config::in_effect(&now.found.effective, &self.started));
-        let mut applied = config::differences(&before, &after);
-        self.running.set(after);
+        let before = Option::as_ref(&before).unwrap_or(&self.started);
+        let mut applied = config::differences(before, &after);
+        self.running.set(Some(after));
         let is_told = |path: &str| {
             applied.iter().any(|key| {
                 key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -330,14 +331,15 @@ impl Shared {
     async fn explain(self: Arc<Self>, path: Option<String>) -> Result<Explained, Error> {
         let now = self.now().await?;
         let running = self.running.get();
-        let waits_for = |setting: &Setting| match config::at(&running, &setting.path) {
+        let running = Option::as_ref(&running).unwrap_or(&self.started);
+        let waits_for = |setting: &Setting| match config::at(running, &setting.path) {
             Some(value) if *value == setting.value => None,
             None if setting.at == Origin::Default => None,
             _ if config::takes_a_restart(&setting.path) => Some("restart"),
             _ => Some("reload"),
         };
         if let Err(bad) = now.is_good() {
-            let settings = now.all_settings_of(&running, path.as_deref())?;
+            let settings = now.all_settings_of(running, path.as_deref())?;
             let settings = settings.into_iter().map(|setting| (setting, None)).collect();
             return Ok(Explained { settings, complaints: bad.message });
         }
