@@ -18,21 +18,40 @@ pub struct Line {
     pub limit: Option<(&'static str, f64)>,
     /// How many times that ours is; and in how many rounds the other one wavered.
     pub ratio: Option<(Spread, usize)>,
-    /// Where there is a goal: it, as it is shown, and how many times what it allows ours is.
-    pub goal: Option<(String, f64)>,
+    /// What ours shall not be above.
+    pub goal: Option<Goal>,
+}
+
+/// A goal, and how far ours is from it.
+#[derive(Clone)]
+pub struct Goal {
+    /// As it is shown.
+    pub shown: String,
+    /// How many times what it allows ours is.
+    pub share: f64,
+    /// Whether it is about the ratio, not about ours alone.
+    pub is_ratio: bool,
 }
 
 /// The lines of a figure.
 pub fn lines(figure: &Figure) -> Vec<Line> {
     let ours = spread(&figure.ours).median;
     let (title, unit) = (figure.title(), figure.unit);
-    let of_its_own = figure.at_most.map(|goal| (format!("{} {unit}", number(goal)), ours / goal));
+    let of_its_own = figure.at_most.map(|goal| Goal {
+        shown: format!("{} {unit}", number(goal)),
+        share: ours / goal,
+        is_ratio: false,
+    });
     if figure.beside.is_empty() {
         return vec![Line { title, ours, unit, limit: None, ratio: None, goal: of_its_own }];
     }
     let beside = |(place, other): (usize, &crate::figures::Beside)| {
         let (ratio, discarded) = other.ratio(&figure.ours);
-        let by_ratio = other.goal.map(|goal| (format!("{goal:.2}x"), ratio.median / goal));
+        let by_ratio = other.goal.map(|goal| Goal {
+            shown: format!("{goal:.2}x"),
+            share: ratio.median / goal,
+            is_ratio: true,
+        });
         Line {
             title: title.clone(),
             ours,
@@ -67,7 +86,7 @@ impl Line {
             _ => (String::new(), String::new()),
         };
         let (goal, met) = match &self.goal {
-            Some((goal, share)) => (goal.clone(), if *share <= 1.0 { "yes" } else { "no" }),
+            Some(goal) => (goal.shown.clone(), if goal.share <= 1.0 { "yes" } else { "no" }),
             None => (String::new(), ""),
         };
         [
@@ -107,6 +126,8 @@ pub struct Occasion {
     pub commit: String,
     /// The number of cores.
     pub cores: usize,
+    /// How many programs already ran or waited for one of them, on the average of the minute before.
+    pub load: String,
 }
 
 impl Occasion {
@@ -117,17 +138,19 @@ impl Occasion {
                 std::process::Command::new("git").args(args).output().ok().filter(|git| git.status.success());
             output.map(|git| String::from_utf8_lossy(&git.stdout).trim().to_owned()).unwrap_or_default()
         };
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let changed = if git(&["status", "--porcelain", "-uno"]).is_empty() { "" } else { ", changed" };
         Self {
             date: jiff::Zoned::now().date().to_string(),
             commit: git(&["rev-parse", "--short", "HEAD"]) + changed,
             cores: std::thread::available_parallelism().map_or(1, usize::from),
+            load: load.split(' ').next().unwrap_or_default().to_owned(),
         }
     }
 
     /// In a sentence.
     pub fn told(&self) -> String {
-        format!("{}, commit {}, {} cores", self.date, self.commit, self.cores)
+        format!("{}, commit {}, {} cores, load {} before", self.date, self.commit, self.cores, self.load)
     }
 }
 
@@ -159,7 +182,7 @@ pub fn json(occasion: &Occasion, figures: &[Figure]) -> Value {
         })
     };
     json!({
-        "date": occasion.date, "commit": occasion.commit, "cores": occasion.cores,
+        "date": occasion.date, "commit": occasion.commit, "cores": occasion.cores, "load": occasion.load,
         "figures": figures.iter().map(figure).collect::<Vec<_>>(),
     })
 }

@@ -42,16 +42,14 @@ pub fn svg(occasion: &Occasion, lines: &[Line]) -> String {
         );
     }
     for (row, line) in lines.iter().enumerate() {
-        let Some((_, share)) = &line.goal else { continue };
+        let Some(goal) = &line.goal else { continue };
         let y = TOP + ROW * row as f64;
-        let class = if *share <= 1.0 { "met" } else { "missed" };
-        let label = match line.limit {
-            Some((name, _)) => format!("{} / {name}", line.title),
-            None => line.title.clone(),
-        };
-        let value = match &line.ratio {
-            Some((ratio, _)) => format!("{:.2}x", ratio.median),
-            None => format!("{} {}", number(line.ours), line.unit),
+        let class = if goal.share <= 1.0 { "met" } else { "missed" };
+        let (label, value) = match (&line.limit, &line.ratio) {
+            (Some((name, _)), Some((ratio, _))) if goal.is_ratio => {
+                (format!("{} / {name}", line.title), format!("{:.2}x", ratio.median))
+            }
+            _ => (line.title.clone(), format!("{} {}", number(line.ours), line.unit)),
         };
         let _ = writeln!(
             svg,
@@ -62,7 +60,7 @@ pub fn svg(occasion: &Occasion, lines: &[Line]) -> String {
             y + 12.0,
             escaped(&label),
             y + 2.0,
-            place(*share) - LEFT,
+            place(goal.share) - LEFT,
             RIGHT + 12.0,
             y + 12.0,
         );
