@@ -274,16 +274,17 @@ impl<R: Sink> Followers<R> {
         self.drop_finished();
     }
 
-    /// Whether a connection that may have room is behind with what was published and is not in the event log: the
+    /// Whether a connection that has room is behind with what was published and is not in the event log: the
     /// last number there is `written`, the last that was published `published`.
-    pub fn want(&self, written: Seq, published: Seq) -> bool {
+    pub fn want(&mut self, written: Seq, published: Seq) -> bool {
+        let is_due = |cursor: &Cursor| cursor.pace == Pace::Behind && !cursor.is_to_read(written, published);
         written < published
-            && self.feeds.values().any(|feed| {
+            && self.feeds.values_mut().any(|feed| {
+                if feed.is_full || !feed.cursors.iter().any(is_due) {
+                    return false;
+                }
+                feed.is_full = !feed.road.has_room();
                 !feed.is_full
-                    && feed
-                        .cursors
-                        .iter()
-                        .any(|cursor| cursor.pace == Pace::Behind && !cursor.is_to_read(written, published))
             })
     }
 
