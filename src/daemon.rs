@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use actix::{Addr, System};
 use clawmux_actors::configuration::Reload;
 use clawmux_actors::gateway::{self, Gateway, GatewaySetup, Running, Stop};
-use clawmux_actors::host::program;
 use clawmux_actors::runtime::clock;
 use clawmux_actors::runtime::supervision::Restarts;
 use clawmux_actors::sandbox::compiler::Compiler;
@@ -57,7 +56,6 @@ pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), 
             }
             let Running { gateway, addresses, config: running, mut failed, .. } = started?;
             current.replace(Some(gateway.clone()));
-            program::let_go();
             announce(&settings, &config, &addresses);
             manager.ready().await;
             let reloads = async {

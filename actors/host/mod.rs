@@ -9,7 +9,6 @@ pub mod kept;
 pub(crate) mod machine;
 pub(crate) mod open_files;
 pub(crate) mod process;
-pub mod program;
 pub mod regular_file;
 pub mod socket_owner;
 pub(crate) mod whole_file;
