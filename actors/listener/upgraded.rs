@@ -21,7 +21,7 @@ use actix_http::{BoxedPayloadStream, ConnectionType, Payload, Request, Response,
 use actix_web::dev::{Service, ServiceResponse};
 use actix_web::rt::net::TcpStream;
 use bytes::{Bytes, BytesMut};
-use futures::Stream;
+use futures::{Stream, poll};
 use socket2::SockRef;
 
 use super::RESET_GRACE;
@@ -48,12 +48,16 @@ where
     // The connection is there as long as its socket is.
     let link = request.conn_data::<Arc<Link>>().cloned();
     if let Ok((socket, body)) = begin(app, request, framed).await {
-        actix::spawn(async move {
+        let mut rest = Box::pin(async move {
             if pass_on(body, &socket).await.is_ok() {
                 leave(&socket).await;
             }
             drop(link);
         });
+        // It begins at once: behind all that is about to begin, too many would be waiting to be let in.
+        if poll!(&mut rest).is_pending() {
+            actix::spawn(rest);
+        }
     }
     Ok(())
 }
