@@ -274,14 +274,15 @@ fn who_never_reads_costs_little_holds_up_nobody_and_is_closed() {
 
     let begun = Instant::now();
     let readers: Vec<_> = (0..count).map(|n| stuck(daemon.address, n)).collect();
-    let full = |queues: &[usize]| queues.iter().filter(|queue| **queue > 0).count();
     let mut still = (Vec::new(), Instant::now());
     let queues = eventually("all of them to be stuck", || {
-        let queues = send_queues(daemon.address.port());
+        let mut queues = send_queues(daemon.address.port());
+        // Not that of the one who feeds them: what is on its way to it comes and goes.
+        queues.retain(|queue| *queue >= 4096);
         if still.0 != queues {
             still = (queues.clone(), Instant::now());
         }
-        (full(&queues) >= count && still.1.elapsed() > Duration::from_millis(500)).then_some(queues)
+        (queues.len() >= count && still.1.elapsed() > Duration::from_millis(500)).then_some(queues)
     });
     let grown = resident_bytes(daemon.pid()).saturating_sub(before);
     let queued: usize = queues.iter().sum();

@@ -379,6 +379,10 @@ impl<R: Sink> Followers<R> {
 
     fn drop_finished(&mut self) {
         self.feeds.retain(|_, feed| !feed.cursors.is_empty());
+        if self.feeds.is_empty() {
+            // An empty map may hold on to room for some.
+            self.feeds = BTreeMap::new();
+        }
     }
 }
 

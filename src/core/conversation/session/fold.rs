@@ -120,6 +120,10 @@ impl Session {
                 {
                     self.keep(Past { prompt: Some(prompt), turn, began: self.began_at, ended: logged.seq });
                     (self.began, self.began_at) = (Timestamp::default(), Seq(0));
+                    // Most sessions are idle most of the time: room is for those that are not.
+                    if self.queue.is_empty() {
+                        self.queue = VecDeque::new();
+                    }
                 }
             }
         }
