@@ -21,8 +21,8 @@ const PINGS: usize = 300;
 const TOKENS: usize = 200;
 
 /// Allocations for one, on the average of a batch.
-const EXOCLAW_PING: f64 = 9.0;
-const WUNDR_PING: f64 = 30.0;
+const EXOCLAW_PING: f64 = 11.0;
+const WUNDR_PING: f64 = 32.0;
 const EXOCLAW_TOKEN: f64 = 38.0;
 const WUNDR_TOKEN: f64 = 74.0;
 
