@@ -23,6 +23,8 @@ use actix_web::rt::net::TcpStream;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, poll};
 use socket2::SockRef;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::RESET_GRACE;
 use crate::connection::link::Link;
@@ -67,15 +69,15 @@ async fn begin<A>(
     app: Rc<A>,
     request: Request,
     framed: Framed<TcpStream, Codec>,
-) -> io::Result<(Rc<TcpStream>, BoxBody)>
+) -> io::Result<(OwnedWriteHalf, BoxBody)>
 where
     A: Service<Request, Response = ServiceResponse, Error = actix_web::Error>,
 {
     let FramedParts { io, mut codec, read_buf, mut write_buf, .. } = framed.into_parts();
-    let socket = Rc::new(io);
+    let (reader, socket) = io.into_split();
     let rest = Bytes::copy_from_slice(&read_buf);
     drop(read_buf);
-    let incoming: BoxedPayloadStream = Box::pin(Incoming { socket: socket.clone(), rest });
+    let incoming: BoxedPayloadStream = Box::pin(Incoming { reader, rest });
     let (request, _) = request.replace_payload(Payload::Stream { payload: incoming });
     let response: Response<BoxBody> = match app.call(request).await {
         Ok(response) => response.into(),
@@ -104,7 +106,7 @@ where
     Ok((socket, BoxBody::new(())))
 }
 
-async fn pass_on(body: BoxBody, socket: &TcpStream) -> io::Result<()> {
+async fn pass_on(body: BoxBody, socket: &OwnedWriteHalf) -> io::Result<()> {
     let mut body = pin!(body);
     while let Some(bytes) = next(body.as_mut()).await? {
         write(socket, &bytes).await?;
@@ -118,7 +120,7 @@ async fn next(mut body: Pin<&mut BoxBody>) -> io::Result<Option<Bytes>> {
     next.transpose().map_err(|error| io::Error::other(error.to_string()))
 }
 
-async fn write(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+async fn write(socket: &OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match socket.try_write(bytes) {
             Ok(written) => bytes = &bytes[written..],
@@ -130,16 +132,24 @@ async fn write(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Closes our half. For a while what still comes is read and dropped, so that the peer gets to read the end.
-async fn leave(socket: &TcpStream) {
+async fn leave(socket: &OwnedWriteHalf) {
+    let socket: &TcpStream = socket.as_ref();
     // It may be gone already, which is what is wanted.
     let _ = SockRef::from(socket).shutdown(Shutdown::Write);
-    let rest = async { while let Ok(Some(_)) = poll_fn(|task| read(socket, task)).await {} };
+    let rest = async {
+        while socket.readable().await.is_ok() {
+            let read = SCRATCH.with_borrow_mut(|scratch| socket.try_read(scratch));
+            if !matches!(&read, Ok(1..)) && !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                break;
+            }
+        }
+    };
     let _ = tokio::time::timeout(RESET_GRACE, rest).await;
 }
 
 /// What the peer sends.
 struct Incoming {
-    socket: Rc<TcpStream>,
+    reader: OwnedReadHalf,
     /// What came with the request.
     rest: Bytes,
 }
@@ -151,22 +161,16 @@ impl Stream for Incoming {
         if !self.rest.is_empty() {
             return Poll::Ready(Some(Ok(std::mem::take(&mut self.rest))));
         }
-        let read = ready!(read(&self.socket, task));
-        Poll::Ready(read.map_err(PayloadError::Io).transpose())
+        // Knows from how much is read that nothing more is there, and does not ask again.
+        let read = SCRATCH.with_borrow_mut(|scratch| {
+            let mut read = ReadBuf::new(scratch);
+            ready!(Pin::new(&mut self.reader).poll_read(task, &mut read))?;
+            Poll::Ready(Ok(Bytes::copy_from_slice(read.filled())))
+        });
+        Poll::Ready(match ready!(read) {
+            Ok(bytes) if bytes.is_empty() => None,
+            Ok(bytes) => Some(Ok(bytes)),
+            Err(error) => Some(Err(PayloadError::Io(error))),
+        })
     }
-}
-
-/// What is there; none at its end.
-fn read(socket: &TcpStream, task: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
-    SCRATCH.with_borrow_mut(|scratch| {
-        loop {
-            ready!(socket.poll_read_ready(task))?;
-            match socket.try_read(scratch) {
-                Ok(0) => return Poll::Ready(Ok(None)),
-                Ok(read) => return Poll::Ready(Ok(Some(Bytes::copy_from_slice(&scratch[..read])))),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-    })
 }
