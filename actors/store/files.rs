@@ -19,6 +19,9 @@ use super::schema;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
+/// How many prepared statements a connection keeps.
+const STATEMENTS_KEPT: usize = 128;
+
 /// How long a statement waits for another process that looks into the database (a backup, say).
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
@@ -173,7 +176,9 @@ impl Files {
         let db = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
             .and_then(|db| db.busy_timeout(BUSY).map(|()| db))
             .map_err(|e| self.cannot_open(&e))?;
-        db.set_prepared_statement_cache_capacity(64);
+        db.set_prepared_statement_cache_capacity(STATEMENTS_KEPT);
+        // Statements are not prepared again because a value changed that a partial index may turn on.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|e| self.cannot_open(&e))?;
         Ok(db)
     }
 

@@ -109,7 +109,8 @@ impl Query for FindSession {
         const BY_UUID: &str = "SELECT key FROM sessions WHERE (uuid = ?1 OR uuid_before = ?1)";
         let sql = match self.among {
             Among::All => format!("{BY_UUID} ORDER BY owner <> ?2, {OLDEST}"),
-            Among::Own => format!("{BY_UUID} AND owner = ?2 ORDER BY {OLDEST}"),
+            // By the index of owners all of theirs would be read.
+            Among::Own => format!("{BY_UUID} AND +owner = ?2 ORDER BY {OLDEST}"),
             Among::OwnConversations => {
                 format!("SELECT key FROM sessions WHERE conversation = ?1 AND owner = ?2 ORDER BY {OLDEST}")
             }

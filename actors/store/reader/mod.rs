@@ -75,6 +75,11 @@ impl Reader {
         Ok(reader)
     }
 
+    #[cfg(test)]
+    pub(in crate::store) fn db(&mut self) -> &mut Connection {
+        &mut self.db
+    }
+
     /// Answers from one view of the database; with what is asked of the text that streams, in order.
     pub(super) fn view<T>(
         &mut self,

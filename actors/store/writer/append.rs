@@ -509,8 +509,8 @@ impl Writer {
     fn insert_session(&mut self, append: &Append) -> Result<i64, Failure> {
         let (key, owner) = (&append.session, append.session.owner());
         let uuid = key.uuid();
-        // Its owner could ask for one of another agent under it.
-        let taken = "SELECT 1 FROM sessions WHERE (uuid = ?1 OR uuid_before = ?1) AND owner = ?2";
+        // Its owner could ask for one of another agent under it. By the index of owners all of theirs would be read.
+        let taken = "SELECT 1 FROM sessions WHERE (uuid = ?1 OR uuid_before = ?1) AND +owner = ?2";
         if self.exists(taken, &[&uuid, owner.as_str()])? {
             let message = format!("no session can be made under {}: use another name", key.local());
             return Err(ErrorCode::Conflict.error(message).into());

@@ -4,11 +4,14 @@ use super::*;
 use crate::store::log_writer::Deletion;
 use crate::store::query::Query;
 use crate::store::reader::Reader;
-use crate::store::{Append, Load, ReadEvents};
+use crate::store::{Among, Append, BeginCall, Describe, FindRun, FindSession, Load, ReadEvents, RecordUsage};
 use clawmux_core::conversation::event::Outcome;
 use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::ids::Owner;
+use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::limits::quota::Kept;
+use clawmux_core::provider::usage::Usage;
+use std::sync::atomic::AtomicU64;
 
 struct Log {
     writer: Writer,
@@ -387,4 +390,74 @@ fn a_deleted_session_goes_a_little_at_a_time_and_no_other_takes_its_place() {
     while log.writer.shrink_some().unwrap() {}
     let (used, free) = log.writer.sizes().unwrap();
     assert!(free <= 1 << 20 && used < 1 << 20, "{used} in use, {free} free");
+}
+
+#[test]
+fn what_a_chat_takes_does_not_grow_with_the_sessions_and_runs_there_are() {
+    let mut log = Log::new();
+    let steps = Arc::new(AtomicU64::new(0));
+    for db in [&mut log.writer.db, log.reader.db()] {
+        let steps = Arc::clone(&steps);
+        db.progress_handler(
+            1,
+            Some(move || {
+                steps.fetch_add(1, Relaxed);
+                false
+            }),
+        )
+        .unwrap();
+    }
+    let mut chat = |number: u64| {
+        let (session, run) = (
+            SessionKey::new("main", "test", &format!("s{number}"), "main").unwrap(),
+            RunId::from(format!("r{number}")),
+        );
+        let before = steps.load(Relaxed);
+        let key = format!("k{number}");
+        let logged = |(seq, event)| {
+            let seq = Seq(seq);
+            Logged { first_seq: seq, seq, run: Some(run.clone()), at: Timestamp::default(), event }
+        };
+        let append = |events: Vec<(u64, Event)>| {
+            let events = events.into_iter().map(logged).collect();
+            waiting(Append { session: session.clone(), events, durable: true, reserve: None })
+        };
+        let used = UsageRecord {
+            session: session.clone(),
+            run: run.clone(),
+            agent: "main".into(),
+            provider: "p".into(),
+            model: "m".into(),
+            usage: Usage::default(),
+            cost: None,
+            changed: None,
+            at: Timestamp::default(),
+        };
+        for group in [
+            vec![append(vec![(1, Event::prompted("hi", Owner::Admins, Some(key.clone().into())))])],
+            vec![append(vec![(2, Event::Started)])],
+            vec![waiting(BeginCall { call: number, reserved: used.clone() })],
+            vec![append(vec![text(3, "hello")])],
+            vec![
+                waiting(RecordUsage { call: number, records: vec![used] }),
+                append(vec![(4, Event::StepEnded { usage: Usage::default() }), (5, ended())]),
+            ],
+        ] {
+            log.writer.group(&group).into_iter().for_each(|result| result.unwrap());
+        }
+        log.writer.delete_some_alone();
+        let (owner, id) = (Owner::Admins, session.uuid());
+        assert_eq!(
+            FindSession { id, owner: owner.clone(), among: Among::Own }.answer(&mut log.reader),
+            Ok(Some(session.clone()))
+        );
+        let found = FindRun { owner, idempotency_key: key, or_id: true }.answer(&mut log.reader);
+        assert_eq!(found.unwrap().unwrap().1, run);
+        assert!(Load { session: session.clone(), runs: 10 }.answer(&mut log.reader).unwrap().is_some());
+        assert!(Describe { session }.answer(&mut log.reader).unwrap().is_some());
+        steps.load(Relaxed) - before
+    };
+    let few = (0..20).map(&mut chat).max().unwrap();
+    let many = (20..1000).map(&mut chat).max().unwrap();
+    assert!(many < 2 * few, "{few} steps of the database with a few sessions, {many} with many");
 }
