@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::clock_us;
@@ -27,7 +27,11 @@ pub struct Model {
     /// Where it listens.
     pub address: SocketAddr,
     said: Arc<AtomicUsize>,
+    held: Held,
 }
+
+/// Who has asked and is answered later, while answers are held back.
+type Held = Arc<Mutex<Option<Vec<TcpStream>>>>;
 
 impl Model {
     /// Every answer is so many tokens, one each `pace`.
@@ -41,8 +45,24 @@ impl Model {
         } else {
             Answers::Paced(pacer(tokens, pace, said.clone()))
         };
+        let held = Held::default();
+        let answers = (answers, held.clone());
         std::thread::spawn(move || take_requests(&listener, &answers));
-        Self { address, said }
+        Self { address, said, held }
+    }
+
+    /// Answers nobody from here on, until [`Self::release`].
+    ///
+    /// Only for short answers that are not paced.
+    pub fn hold(&self) {
+        lock(&self.held).get_or_insert_default();
+    }
+
+    /// Answers all who have asked since [`Self::hold`].
+    pub fn release(&self, tokens: usize) {
+        for mut socket in lock(&self.held).take().into_iter().flatten() {
+            let _ = socket.write_all(&whole(tokens));
+        }
     }
 
     /// The tokens that it has said at a pace.
@@ -51,13 +71,17 @@ impl Model {
     }
 }
 
+fn lock(held: &Held) -> MutexGuard<'_, Option<Vec<TcpStream>>> {
+    held.lock().expect("nobody panics with it")
+}
+
 enum Answers {
     AtOnce(usize),
     Paced(mpsc::Sender<TcpStream>),
 }
 
 /// Reads requests on all connections and has each answered.
-fn take_requests(listener: &TcpListener, answers: &Answers) {
+fn take_requests(listener: &TcpListener, (answers, held): &(Answers, Held)) {
     const LISTENER: usize = usize::MAX;
     let mut poll = Poll::new();
     poll.add(listener, LISTENER);
@@ -88,7 +112,10 @@ fn take_requests(listener: &TcpListener, answers: &Answers) {
             let Some(closes) = is_whole(request) else { continue };
             request.clear();
             let Ok(answered) = socket.try_clone() else { continue };
-            answer(answered, closes, answers);
+            match lock(held).as_mut() {
+                Some(held) => held.push(answered),
+                None => answer(answered, closes, answers),
+            }
             if closes {
                 poll.leave(&*socket);
                 connections.remove(&place);
