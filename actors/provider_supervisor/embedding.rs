@@ -99,9 +99,10 @@ impl Handler<Embed> for ProviderSupervisor {
         let begun = place.into_actor(self).then(move |place, supervisor, ctx| {
             let begun = place
                 .and_then(|place| supervisor.begin_embedding(embed, session, candidate, place, until, ctx));
-            supervisor.written(begun, ctx)
+            let written = supervisor.written(begun);
+            async move { made(written.await?).await }.into_actor(supervisor)
         });
-        Box::pin(begun.then(|begun, supervisor, _| async move { made(begun?).await }.into_actor(supervisor)))
+        Box::pin(begun)
     }
 }
 

@@ -31,8 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{
-    Actor, ActorFutureExt as _, Addr, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
-    ResponseActFuture, WrapFuture as _, fut,
+    Actor, Addr, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient, ResponseFuture,
 };
 use clawmux_core::config::unpriced::{self, Unpriced};
 use clawmux_core::config::{self, Config};
@@ -52,6 +51,7 @@ use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens}
 use serde_json::{Value, json};
 
 use crate::host::open_files;
+use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::{Observe, Observed};
@@ -114,6 +114,8 @@ pub struct ProviderSupervisor {
     meters: Meters,
     /// The models of agents that name none.
     defaults: Defaults,
+    /// What is being written down.
+    awaited: Awaited<Self>,
 }
 
 /// Where calls are written down.
@@ -266,6 +268,7 @@ impl ProviderSupervisor {
             shared_budgets: SharedBudgets::default(),
             meters: Meters::default(),
             defaults: Defaults::default(),
+            awaited: Awaited::default(),
         };
         supervisor.set_endpoints(endpoints, |_| true);
         Ok(supervisor)
@@ -503,22 +506,22 @@ impl ProviderSupervisor {
     }
 
     /// A call, begun where it has a place at once, else on its way to one.
-    fn ask(&mut self, chat: Chat, ctx: &mut Context<Self>) -> ResponseActFuture<Self, Result<Deltas, Error>> {
+    fn ask(&mut self, chat: Chat, ctx: &mut Context<Self>) -> ResponseFuture<Result<Deltas, Error>> {
         let (mut queueing, asking) = match self.prepare(chat) {
             Ok(prepared) => prepared,
             Err(error) => {
                 self.refused += 1;
-                return Box::pin(fut::ready(Err(error)));
+                return Box::pin(std::future::ready(Err(error)));
             }
         };
         let Some((place, candidates)) = queueing.place_now() else {
             let deltas = Deltas::queued(queueing, asking, ctx.address().recipient());
-            return Box::pin(fut::ready(Ok(deltas)));
+            return Box::pin(std::future::ready(Ok(deltas)));
         };
         let granted = self.grant(asking, candidates, &ctx.address());
         let granted =
             granted.map(|(granted, begun, is_bounded)| (Deltas::granted(granted, place), begun, is_bounded));
-        self.written(granted, ctx)
+        self.written(granted)
     }
 
     /// Which models a call may ask, and what it may cost.
@@ -535,13 +538,12 @@ impl ProviderSupervisor {
     fn written<T: 'static>(
         &mut self,
         granted: Result<(T, BeginCall, bool), Error>,
-        ctx: &mut Context<Self>,
-    ) -> ResponseActFuture<Self, Result<T, Error>> {
+    ) -> ResponseFuture<Result<T, Error>> {
         let (granted, call, is_bounded) = match granted {
             Ok(granted) => granted,
             Err(error) => {
                 self.refused += 1;
-                return Box::pin(fut::ready(Err(error)));
+                return Box::pin(std::future::ready(Err(error)));
             }
         };
         self.granted += 1;
@@ -550,17 +552,16 @@ impl ProviderSupervisor {
             Some(written) if is_bounded => written,
             Some(written) => {
                 // Nothing it could exceed.
-                ctx.spawn(written.into_actor(self).map(|_, _, _| ()));
-                return Box::pin(fut::ready(Ok(granted)));
+                self.awaited.add(written, |_, _, _| ());
+                return Box::pin(std::future::ready(Ok(granted)));
             }
-            None => return Box::pin(fut::ready(Ok(granted))),
+            None => return Box::pin(std::future::ready(Ok(granted))),
         };
-        let written = async move {
+        Box::pin(async move {
             let written = tokio::time::timeout(WRITE_MAX, written).await;
             written.map_err(|_| late()).and_then(|sent| sent.map_err(|_| late())).flatten()?;
             Ok(granted)
-        };
-        Box::pin(written.into_actor(self))
+        })
     }
 
     /// The agents whose first model is of a provider that wants a key and has none.
@@ -586,18 +587,18 @@ impl ProviderSupervisor {
     }
 
     /// Has what a call cost written; where the log can't be, later.
-    fn keep(&mut self, record: RecordUsage, ctx: &mut Context<Self>) {
+    fn keep(&self, record: RecordUsage) {
         let Some(CallLog { over, .. }) = &self.calls else { return };
         // Waits for room in the store's mailbox; there are never more than there were calls, and
         // than may be kept for later.
         let kept = over.send(record.clone());
-        ctx.spawn(kept.into_actor(self).map(|kept, this, ctx| match kept {
+        self.awaited.add(kept, |this, kept, ctx| match kept {
             Ok(Ok(())) => {}
             // Nothing of it was written, so that it can't count twice.
             Ok(Err(error)) if error.code == ErrorCode::Unavailable => this.keep_later(record, ctx),
             Ok(Err(error)) => tracing::error!(%error, "usage record lost"),
             Err(error) => tracing::error!(%error, "usage record lost: store is gone"),
-        }));
+        });
     }
 
     fn keep_later(&mut self, record: RecordUsage, ctx: &mut Context<Self>) {
@@ -607,9 +608,9 @@ impl ProviderSupervisor {
         }
         self.unkept.push(record);
         if self.unkept.len() == 1 {
-            ctx.run_later(KEEP_RETRY, |this, ctx| {
+            ctx.run_later(KEEP_RETRY, |this, _| {
                 for record in std::mem::take(&mut this.unkept) {
-                    this.keep(record, ctx);
+                    this.keep(record);
                 }
             });
         }
@@ -627,11 +628,18 @@ impl Actor for ProviderSupervisor {
     fn started(&mut self, ctx: &mut Self::Context) {
         // Every session may ask at once; each has at most one request under way.
         ctx.set_mailbox_capacity(WAITING_MAX);
+        Self::begin_to_wait(ctx);
+    }
+}
+
+impl Awaits for ProviderSupervisor {
+    fn awaited(&mut self) -> &mut Awaited<Self> {
+        &mut self.awaited
     }
 }
 
 impl Handler<Chat> for ProviderSupervisor {
-    type Result = ResponseActFuture<Self, Result<Deltas, Error>>;
+    type Result = ResponseFuture<Result<Deltas, Error>>;
 
     fn handle(&mut self, chat: Chat, ctx: &mut Self::Context) -> Self::Result {
         self.ask(chat, ctx)
@@ -639,18 +647,18 @@ impl Handler<Chat> for ProviderSupervisor {
 }
 
 impl Handler<Grant> for ProviderSupervisor {
-    type Result = ResponseActFuture<Self, Result<Granted, Error>>;
+    type Result = ResponseFuture<Result<Granted, Error>>;
 
     fn handle(&mut self, Grant { asking, candidates }: Grant, ctx: &mut Self::Context) -> Self::Result {
         let granted = self.grant(asking, candidates, &ctx.address());
-        self.written(granted, ctx)
+        self.written(granted)
     }
 }
 
 impl Handler<Settle> for ProviderSupervisor {
     type Result = ();
 
-    fn handle(&mut self, settle: Settle, ctx: &mut Self::Context) {
+    fn handle(&mut self, settle: Settle, _: &mut Self::Context) {
         let mut usage = Usage::default();
         for record in &settle.records {
             usage += record.usage;
@@ -661,7 +669,7 @@ impl Handler<Settle> for ProviderSupervisor {
         for near in self.meter.lock().settle(clock::now(), settle.reservation, spent) {
             tracing::warn!(budget = near.name(), whose = %near.whose.words(), "{}", near.near_words());
         }
-        self.keep(RecordUsage { call: settle.call, records: settle.records }, ctx);
+        self.keep(RecordUsage { call: settle.call, records: settle.records });
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod arbiters;
 pub(crate) mod ask;
+pub(crate) mod awaited;
 pub mod clock;
 pub mod daemon_log;
 pub mod deliver;

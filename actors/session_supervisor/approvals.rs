@@ -19,14 +19,14 @@ use crate::session::{Found, Order};
 impl Handler<Request<ApprovalCommand>> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, request: Request<ApprovalCommand>, ctx: &mut Self::Context) {
+    fn handle(&mut self, request: Request<ApprovalCommand>, _: &mut Self::Context) {
         let Request { command, principal, asker } = request;
-        caught(|| self.approval(command, (asker, principal), ctx));
+        caught(|| self.approval(command, (asker, principal)));
     }
 }
 
 impl SessionSupervisor {
-    fn approval(&mut self, command: ApprovalCommand, (asker, principal): Who, ctx: &mut Context<Self>) {
+    fn approval(&mut self, command: ApprovalCommand, (asker, principal): Who) {
         let approvals = &self.setup.deps.approvals;
         let reply = match command {
             ApprovalCommand::List(ListApprovals) => Ok(ApprovalReply::List(approvals.list(&principal))),
@@ -45,7 +45,7 @@ impl SessionSupervisor {
                 match session {
                     Ok(session) => {
                         let order = Order::Decide { id, verdict };
-                        return self.order(order, session, (asker, principal), ctx);
+                        return self.order(order, session, (asker, principal));
                     }
                     Err(error) => Err(error),
                 }

@@ -47,7 +47,7 @@ impl SessionSupervisor {
             };
             go_on(supervisor, session, ctx);
         };
-        self.in_turn(found, found_then, ctx);
+        self.in_turn(found, found_then);
     }
 
     /// The session that somebody means by a target.

@@ -8,14 +8,13 @@ use clawmux_core::principal::Principal;
 use clawmux_core::scope::Scope;
 
 use super::reading::{described, no_such};
-use super::requests::answer;
 use super::{SessionSupervisor, caught};
 use crate::embedder::{Find, look};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::dispatch::{Located, Request};
 use crate::store::{Forget, Recall, Remember};
-use actix::{Context, Handler};
+use actix::Handler;
 
 impl Handler<Request<MemoryCommand>> for SessionSupervisor {
     type Result = ();
@@ -23,21 +22,21 @@ impl Handler<Request<MemoryCommand>> for SessionSupervisor {
     fn handle(&mut self, mut request: Request<MemoryCommand>, ctx: &mut Self::Context) {
         caught(|| {
             let target = request.command.target_mut().cloned();
-            self.locate(target, request, |supervisor, located, ctx| supervisor.remember(located, ctx), ctx);
+            self.locate(target, request, |supervisor, located, _| supervisor.remember(located), ctx);
         });
     }
 }
 
 impl SessionSupervisor {
     /// Takes a request about memories, and the session it names.
-    fn remember(&self, located: Located<MemoryCommand>, ctx: &mut Context<Self>) {
+    fn remember(&self, located: Located<MemoryCommand>) {
         let Located { request: Request { command, principal, asker }, session } = located;
         if let Err(error) = command.check() {
             return asker.reply(Err(error));
         }
         let (store, embedder) = (self.setup.deps.store.clone(), self.setup.deps.embedder.clone());
         let owner = whose(&principal);
-        answer(ctx, asker, async move {
+        self.answer(asker, async move {
             let reply = match command {
                 MemoryCommand::Query(Query { question, tier, .. }) => {
                     // What is relevant is ranked among what is one's own, also for operators.

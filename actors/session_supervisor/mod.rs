@@ -37,6 +37,7 @@ use crate::files::Files;
 use crate::host::heap::Peak;
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::ask::ask;
+use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
 use crate::runtime::dispatch::{Gone, Request};
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe_passing};
@@ -71,6 +72,8 @@ pub struct SessionSupervisor {
     setup: SessionsSetup,
     sessions: HashMap<SessionKey, Entry>,
     keys: HashMap<(Owner, String), Lookup>,
+    /// What requests wait for, and sessions that are read.
+    awaited: Awaited<Self>,
     /// How many requests wait for their turn, because they or one before them wait for the log.
     waiting: usize,
     /// Ends with the turn of the last of them.
@@ -159,6 +162,7 @@ impl SessionSupervisor {
             setup,
             sessions: HashMap::new(),
             keys: HashMap::new(),
+            awaited: Awaited::default(),
             waiting: 0,
             last_turn: None,
             followed: HashMap::new(),
@@ -216,7 +220,7 @@ impl SessionSupervisor {
         }
         entry.state = State::Waking { waiting, subscribers };
         entry.owed = !done;
-        if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
+        if done { self.wake(key) } else { self.rest(key, ctx) }
     }
 
     /// Has a session sleep where nothing is on its way to it: all that was sent has been taken.
@@ -253,10 +257,17 @@ impl Actor for SessionSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(4096);
+        Self::begin_to_wait(ctx);
         ctx.run_interval(PEAK_CHECK, |supervisor, _| {
             supervisor.peak.now(supervisor.sessions.len(), clock::now());
         });
         ctx.run_interval(retention::INTERVAL, Self::delete_unused);
+    }
+}
+
+impl Awaits for SessionSupervisor {
+    fn awaited(&mut self) -> &mut Awaited<Self> {
+        &mut self.awaited
     }
 }
 
@@ -345,12 +356,12 @@ impl Handler<Recover> for SessionSupervisor {
     fn handle(&mut self, _: Recover, _: &mut Self::Context) -> Self::Result {
         let store = self.setup.deps.store.clone();
         let unfinished = async move { ask(&store, Unfinished).await.flatten() };
-        Box::pin(unfinished.into_actor(self).map(|unfinished, supervisor, ctx| {
+        Box::pin(unfinished.into_actor(self).map(|unfinished, supervisor, _| {
             let unfinished = unfinished?;
             let count = unfinished.len();
             supervisor.recovering.extend(unfinished);
             for _ in 0..RECOVERING_AT_ONCE {
-                supervisor.recover_next(ctx);
+                supervisor.recover_next();
             }
             Ok(count)
         }))

@@ -13,7 +13,7 @@ use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::prompt::attachment::Attachment;
 use tokio::sync::oneshot;
 
-use super::requests::{Who, answer};
+use super::requests::Who;
 use super::{Entry, SessionSupervisor, State};
 use crate::runtime::ask::ask;
 use crate::session::{HeldKey, Order, Routed, Subscribers};
@@ -59,7 +59,7 @@ impl SessionSupervisor {
                 *held += 1;
                 prompt.session = session.clone();
                 prompt.held = Some(HeldKey { key, reports: ctx.address().recipient() });
-                self.route(prompt, ctx);
+                self.route(prompt);
             }
             None => {
                 let found = self.find_run(key.0.clone(), key.1.clone(), false);
@@ -68,14 +68,14 @@ impl SessionSupervisor {
                     let then = move |supervisor: &mut Self, found, ctx: &mut Context<Self>| {
                         supervisor.found(key, found, ctx);
                     };
-                    return self.in_turn(found, then, ctx);
+                    return self.in_turn(found, then);
                 };
                 self.waiting += 1;
-                ctx.spawn(found.into_actor(self).map(move |found, supervisor, ctx| {
+                self.awaited.add(found, move |supervisor, found, ctx| {
                     supervisor.waiting -= 1;
                     supervisor.found(key, found, ctx);
                     drop(turn);
-                }));
+                });
             }
         }
     }
@@ -89,7 +89,7 @@ impl SessionSupervisor {
                     prompt.session = session.clone();
                     let follow = !matches!(prompt.order, Order::Submit { follow: false, .. });
                     prompt.order = Order::Follow { run: run.clone(), seq: *seq, follow };
-                    self.route(prompt, ctx);
+                    self.route(prompt);
                 }
                 Ok(None) if let Some(fault) = self.fault() => prompt.asker.reply(Err(fault)),
                 Ok(None) if self.closed => prompt.asker.reply(Err(closed())),
@@ -101,7 +101,7 @@ impl SessionSupervisor {
                         prompt.session = session.clone();
                     }
                     prompt.held = Some(HeldKey { key: key.clone(), reports: ctx.address().recipient() });
-                    self.route(prompt, ctx);
+                    self.route(prompt);
                 }
                 Err(error) => prompt.asker.reply(Err(error.clone())),
             }
@@ -109,34 +109,30 @@ impl SessionSupervisor {
     }
 
     /// Follows a run, by its id or its idempotency key, wherever it is.
-    pub(super) fn follow_run(&mut self, run: &RunId, (asker, principal): Who, ctx: &mut Context<Self>) {
+    pub(super) fn follow_run(&mut self, run: &RunId, (asker, principal): Who) {
         let found = self.find_run(principal.owner.clone(), run.to_string(), true);
         let unknown = ErrorCode::NotFound.error(format!("no such run: {run}"));
-        self.in_turn(
-            found,
-            move |supervisor, found, ctx| match found {
-                Ok(Some((session, run, seq))) if principal.sees(&session.owner()) => {
-                    let order = Order::Follow { run, seq, follow: true };
-                    supervisor.route(Routed::new(session, order, (asker, principal)), ctx);
-                }
-                Ok(_) => asker.reply(Err(unknown)),
-                Err(error) => asker.reply(Err(error)),
-            },
-            ctx,
-        );
+        self.in_turn(found, move |supervisor, found, _| match found {
+            Ok(Some((session, run, seq))) if principal.sees(&session.owner()) => {
+                let order = Order::Follow { run, seq, follow: true };
+                supervisor.route(Routed::new(session, order, (asker, principal)));
+            }
+            Ok(_) => asker.reply(Err(unknown)),
+            Err(error) => asker.reply(Err(error)),
+        });
     }
 
     /// Sends an order to its session, behind all that came before it.
-    pub(super) fn order(&mut self, order: Order, session: SessionKey, who: Who, ctx: &mut Context<Self>) {
-        self.route_in_turn(Routed::new(session, order, who), ctx);
+    pub(super) fn order(&mut self, order: Order, session: SessionKey, who: Who) {
+        self.route_in_turn(Routed::new(session, order, who));
     }
 
     /// Sends a request to its session, behind all that came before it.
-    pub(super) fn route_in_turn(&mut self, request: Routed, ctx: &mut Context<Self>) {
+    pub(super) fn route_in_turn(&mut self, request: Routed) {
         if self.waiting == 0 {
-            return self.route(request, ctx);
+            return self.route(request);
         }
-        self.in_turn(std::future::ready(()), |supervisor, (), ctx| supervisor.route(request, ctx), ctx);
+        self.in_turn(std::future::ready(()), |supervisor, (), _| supervisor.route(request));
     }
 
     /// Looks for a run by its idempotency key; `or_id`: or by its id.
@@ -151,20 +147,16 @@ impl SessionSupervisor {
     }
 
     /// Puts something into a conversation, unless something of this id is there already.
-    pub(super) fn inject_once(&mut self, id: &RunId, inject: Routed, ctx: &mut Context<Self>) {
+    pub(super) fn inject_once(&mut self, id: &RunId, inject: Routed) {
         let found = self.find_run(inject.principal.owner.clone(), id.to_string(), true);
-        self.in_turn(
-            found,
-            |supervisor, found, ctx| match found {
-                Ok(None) => supervisor.route(inject, ctx),
-                Ok(Some((_, run, seq))) => {
-                    let injected = Injected { message: run.to_string(), seq };
-                    inject.asker.reply(Ok(SessionReply::Injected(injected).into()));
-                }
-                Err(error) => inject.asker.reply(Err(error)),
-            },
-            ctx,
-        );
+        self.in_turn(found, |supervisor, found, _| match found {
+            Ok(None) => supervisor.route(inject),
+            Ok(Some((_, run, seq))) => {
+                let injected = Injected { message: run.to_string(), seq };
+                inject.asker.reply(Ok(SessionReply::Injected(injected).into()));
+            }
+            Err(error) => inject.asker.reply(Err(error)),
+        });
     }
 
     /// Does what follows from `look` when everything before it is done.
@@ -172,13 +164,12 @@ impl SessionSupervisor {
         &mut self,
         look: impl Future<Output = T> + 'static,
         then: impl FnOnce(&mut Self, T, &mut Context<Self>) + 'static,
-        ctx: &mut Context<Self>,
     ) {
         let then = |supervisor: &mut Self, looked, turn: Turn, ctx: &mut Context<Self>| {
             then(supervisor, looked, ctx);
             drop(turn);
         };
-        self.with_turn(look, then, ctx);
+        self.with_turn(look, then);
     }
 
     /// As [`Self::in_turn`], where `then` may take longer over its turn.
@@ -186,7 +177,6 @@ impl SessionSupervisor {
         &mut self,
         look: impl Future<Output = T> + 'static,
         then: impl FnOnce(&mut Self, T, Turn, &mut Context<Self>) + 'static,
-        ctx: &mut Context<Self>,
     ) {
         let (done, turn) = oneshot::channel::<()>();
         let before = self.last_turn.replace(turn);
@@ -199,14 +189,14 @@ impl SessionSupervisor {
             }
             looked
         };
-        ctx.spawn(looked.into_actor(self).map(move |looked, supervisor, ctx| {
+        self.awaited.add(looked, move |supervisor, looked, ctx| {
             supervisor.waiting -= 1;
             then(supervisor, looked, done, ctx);
-        }));
+        });
     }
 
     /// Sends a request to its session, waking it where it sleeps and is needed.
-    pub(super) fn route(&mut self, mut routed: Routed, ctx: &mut Context<Self>) {
+    pub(super) fn route(&mut self, mut routed: Routed) {
         let key = routed.session.clone();
         if let Err(full) = self.enter_lane(&mut routed) {
             return routed.asker.reply(Err(full));
@@ -214,11 +204,11 @@ impl SessionSupervisor {
         self.note_follow(&routed);
         let fault = self.fault();
         let Some(entry) = self.sessions.get_mut(&key) else {
-            if let Some(routed) = self.answer_asleep(routed, ctx) {
+            if let Some(routed) = self.answer_asleep(routed) {
                 let arbiter = Some(routed.asker.client().arbiter.clone());
                 let state = State::Waking { waiting: vec![routed], subscribers: Subscribers::default() };
                 self.sessions.insert(key.clone(), Entry { state, arbiter, ..Entry::default() });
-                self.wake(key, ctx);
+                self.wake(key);
             }
             return;
         };
@@ -241,7 +231,7 @@ impl SessionSupervisor {
                 }
                 let subscribers = std::mem::take(subscribers);
                 entry.state = State::Waking { waiting: vec![routed], subscribers };
-                return self.wake(key, ctx);
+                return self.wake(key);
             }
             State::Waking { .. } => routed,
         };
@@ -281,14 +271,14 @@ impl SessionSupervisor {
     }
 
     /// Answers what a session need not be woken for; gives back what it must.
-    fn answer_asleep(&self, routed: Routed, ctx: &mut Context<Self>) -> Option<Routed> {
+    fn answer_asleep(&self, routed: Routed) -> Option<Routed> {
         let reply = match routed.order {
             // One that is about to be recovered has something under way.
             _ if self.recovering.contains(&routed.session) => return Some(routed),
             Order::Abort { .. } => SessionReply::Aborted(Aborted { run: None }),
             Order::Detach { .. } => SessionReply::Detached(Detached { found: false }),
             Order::Stop(_) => {
-                answer(ctx, routed.asker, self.reader(routed.principal).stopped(routed.session));
+                self.answer(routed.asker, self.reader(routed.principal).stopped(routed.session));
                 return None;
             }
             _ => return Some(routed),

@@ -53,10 +53,10 @@ impl SessionSupervisor {
             SessionCommand::Reset(_) => Order::Reset,
             SessionCommand::Renew(_) => Order::Renew,
             SessionCommand::Stop(stop) => {
-                return self.order_the_end(Order::Stop(stop.cause), session, who, ctx);
+                return self.order_the_end(Order::Stop(stop.cause), session, who);
             }
             SessionCommand::Close(close) => {
-                return self.order_the_end(Order::Close { reason: close.reason }, session, who, ctx);
+                return self.order_the_end(Order::Close { reason: close.reason }, session, who);
             }
             SessionCommand::Attach(attach) => {
                 self.may_follow(&who.0);
@@ -65,7 +65,7 @@ impl SessionSupervisor {
             SessionCommand::AttachTurns(attach) => {
                 self.may_follow(&who.0);
                 let look = |reader: Reader, session| reader.attach_turns(session, attach.turns);
-                return self.look_and_order(session, who, look, ctx);
+                return self.look_and_order(session, who, look);
             }
             SessionCommand::CreateSession(create) => match self.checked(&session, create.patch) {
                 Ok(patch) => Order::Create(patch),
@@ -79,12 +79,12 @@ impl SessionSupervisor {
                 let order = Order::Inject { content: inject.content, id: inject.id.clone() };
                 match inject.id {
                     None => order,
-                    Some(id) => return self.inject_once(&id, Routed::new(session, order, who), ctx),
+                    Some(id) => return self.inject_once(&id, Routed::new(session, order, who)),
                 }
             }
             SessionCommand::Compact(compact) => {
                 let look = |reader: Reader, session| reader.compact(session, compact.keep);
-                return self.look_and_order(session, who, look, ctx);
+                return self.look_and_order(session, who, look);
             }
             SessionCommand::Delete(_) => {
                 let ended = self.end_agents(&session, &who.1);
@@ -94,25 +94,25 @@ impl SessionSupervisor {
                     }
                     reader.delete(session).await
                 };
-                return self.look_and_order(session, who, look, ctx);
+                return self.look_and_order(session, who, look);
             }
             SessionCommand::ReadHistory(asked) => {
                 let reader = self.reader_of(&session, who.1);
-                return answer(ctx, who.0, reader.history(session, asked));
+                return self.answer(who.0, reader.history(session, asked));
             }
             SessionCommand::DescribeSession(_) => {
                 let reader = self.reader_of(&session, who.1);
-                return answer(ctx, who.0, reader.row(session));
+                return self.answer(who.0, reader.row(session));
             }
             SessionCommand::ReadTranscript(asked) => {
                 let reader = self.reader_of(&session, who.1);
-                return answer(ctx, who.0, reader.transcript(session, asked));
+                return self.answer(who.0, reader.transcript(session, asked));
             }
             SessionCommand::Export(export) => {
                 let reader = self.reader_of(&session, who.1);
-                return answer(ctx, who.0, reader.export(session, export.after));
+                return self.answer(who.0, reader.export(session, export.after));
             }
-            SessionCommand::GetBudgets(_) => return self.budgets(Some(session), who, ctx),
+            SessionCommand::GetBudgets(_) => return self.budgets(Some(session), who),
             SessionCommand::AbortLane(_)
             | SessionCommand::ListSessions(_)
             | SessionCommand::ListSummaries(_)
@@ -123,25 +123,25 @@ impl SessionSupervisor {
             | SessionCommand::Exists(_)
             | SessionCommand::PreviewSessions(_) => return self.dispatch_to_none(command, who, ctx),
         };
-        self.order(order, session, who, ctx);
+        self.order(order, session, who);
     }
 
     /// What is about none that it names as its target.
     fn dispatch_to_none(&mut self, command: SessionCommand, who: Who, ctx: &mut Context<Self>) {
         match command {
             SessionCommand::AbortLane(abort) => self.abort_lane(abort.lane, who, ctx),
-            SessionCommand::ListSummaries(_) => answer(ctx, who.0, self.reader(who.1).summaries()),
-            SessionCommand::ListSessions(filter) => answer(ctx, who.0, self.reader(who.1).list(filter)),
+            SessionCommand::ListSummaries(_) => self.answer(who.0, self.reader(who.1).summaries()),
+            SessionCommand::ListSessions(filter) => self.answer(who.0, self.reader(who.1).list(filter)),
             SessionCommand::Exists(exists) => {
-                answer(ctx, who.0, self.reader(who.1).exists(exists.session));
+                self.answer(who.0, self.reader(who.1).exists(exists.session));
             }
             SessionCommand::PreviewSessions(asked) => {
                 // A name that can't be a session's is one of which there is none.
                 let named = asked.targets.iter().take(PREVIEWS_MAX);
                 let found = named.map(|target| self.resolve(target, &who.1).ok()).collect();
-                answer(ctx, who.0, self.reader(who.1).previews(found, asked.limit, asked.chars_max));
+                self.answer(who.0, self.reader(who.1).previews(found, asked.limit, asked.chars_max));
             }
-            SessionCommand::GetBudgets(_) => self.budgets(None, who, ctx),
+            SessionCommand::GetBudgets(_) => self.budgets(None, who),
             SessionCommand::Watch(_) => self.watch(false, who),
             SessionCommand::WatchCalls(_) => self.watch(true, who),
             SessionCommand::Unwatch(unwatch) => {
@@ -150,7 +150,7 @@ impl SessionSupervisor {
             }
             SessionCommand::FollowRun(follow) => {
                 self.may_follow(&who.0);
-                self.follow_run(&follow.run, who, ctx);
+                self.follow_run(&follow.run, who);
             }
             _ => unreachable!("a command with a target was resolved"),
         }
@@ -178,9 +178,9 @@ impl SessionSupervisor {
         Reader { session: awake, ..self.reader(principal) }
     }
 
-    fn budgets(&self, session: Option<SessionKey>, (asker, principal): Who, ctx: &mut Context<Self>) {
+    fn budgets(&self, session: Option<SessionKey>, (asker, principal): Who) {
         let providers = self.setup.deps.providers.clone();
-        answer(ctx, asker, self.reader(principal).budgets(providers, session));
+        self.answer(asker, self.reader(principal).budgets(providers, session));
     }
 
     /// Tells the asker of all sessions from here on, or only of the tool calls he may decide about.
@@ -202,23 +202,22 @@ impl SessionSupervisor {
         session: SessionKey,
         who: Who,
         look: impl FnOnce(Reader, SessionKey) -> L,
-        ctx: &mut Context<Self>,
     ) {
         let looked = look(self.reader_of(&session, who.1.clone()), session.clone());
-        ctx.spawn(looked.into_actor(self).map(|next, supervisor, ctx| match next {
-            Ok(Next::Continue(order)) => supervisor.order(order, session, who, ctx),
+        self.awaited.add(looked, |supervisor, next, _| match next {
+            Ok(Next::Continue(order)) => supervisor.order(order, session, who),
             Ok(Next::Break(reply)) => who.0.reply(Ok(reply.into())),
             Err(error) => who.0.reply(Err(error)),
-        }));
+        });
     }
 
     /// Orders what ends a session, after the agents that end with it.
-    fn order_the_end(&mut self, order: Order, session: SessionKey, who: Who, ctx: &mut Context<Self>) {
+    fn order_the_end(&mut self, order: Order, session: SessionKey, who: Who) {
         let Some(ended) = self.end_agents(&session, &who.1) else {
-            return self.order(order, session, who, ctx);
+            return self.order(order, session, who);
         };
         let end = Routed::new(session, order, who);
-        self.in_turn(ended, |supervisor, (), ctx| supervisor.route(end, ctx), ctx);
+        self.in_turn(ended, |supervisor, (), _| supervisor.route(end));
     }
 
     /// Ends the agents that a session's end ends, before that, where there are any; who may not end it ends
@@ -242,14 +241,14 @@ impl SessionSupervisor {
 
     /// Ends the run that is active in a lane, or about to be; behind prompts that came before it.
     fn abort_lane(&mut self, lane: LaneName, (asker, principal): Who, ctx: &mut Context<Self>) {
-        let abort = move |supervisor: &mut Self, (), ctx: &mut Context<Self>| {
+        let abort = move |supervisor: &mut Self, (), _: &mut _| {
             let Some((session, run)) = supervisor.setup.deps.lanes.current(&lane) else {
                 return asker.reply(Ok(SessionReply::Aborted(Aborted { run: None }).into()));
             };
             let order = Order::Abort { run: Some(run) };
-            supervisor.route(Routed::new(session, order, (asker, principal)), ctx);
+            supervisor.route(Routed::new(session, order, (asker, principal)));
         };
-        if self.waiting == 0 { abort(self, (), ctx) } else { self.in_turn(async {}, abort, ctx) }
+        if self.waiting == 0 { abort(self, (), ctx) } else { self.in_turn(async {}, abort) }
     }
 
     /// Takes a prompt, with the files that it names.
@@ -262,7 +261,7 @@ impl SessionSupervisor {
         if submit.files.is_empty() && submit.local_files.is_empty() {
             self.submit(session, submit, who, None, ctx);
         } else {
-            self.collect(session, submit, who, ctx);
+            self.collect(session, submit, who);
         }
     }
 
@@ -297,14 +296,14 @@ impl SessionSupervisor {
             None => match self.fault() {
                 // It would only make the session fall.
                 Some(fault) => prompt.asker.reply(Err(fault)),
-                None if turn.is_some() => self.route(prompt, ctx),
-                None => self.route_in_turn(prompt, ctx),
+                None if turn.is_some() => self.route(prompt),
+                None => self.route_in_turn(prompt),
             },
         }
     }
 
     /// Reads the files that a prompt names; what came behind it waits.
-    fn collect(&mut self, session: SessionKey, mut submit: Submit, who: Who, ctx: &mut Context<Self>) {
+    fn collect(&mut self, session: SessionKey, mut submit: Submit, who: Who) {
         let collect = Collect { files: std::mem::take(&mut submit.files), principal: who.1.clone() };
         let local_files = Enclose(std::mem::take(&mut submit.local_files));
         let files = self.setup.files.clone();
@@ -329,7 +328,16 @@ impl SessionSupervisor {
                     Err(error) => who.0.reply(Err(error)),
                 }
             };
-        self.with_turn(collected, then, ctx);
+        self.with_turn(collected, then);
+    }
+
+    /// Answers a request when others have answered.
+    pub(super) fn answer<R: Into<Reply> + 'static>(
+        &self,
+        asker: Asker,
+        reply: impl Future<Output = Result<R, Error>> + 'static,
+    ) {
+        self.awaited.add(reply, |_, reply, _| asker.reply(reply.map(Into::into)));
     }
 
     /// A patch with the full name of its model.
@@ -339,15 +347,4 @@ impl SessionSupervisor {
         }
         Ok(patch)
     }
-}
-
-/// Answers a request when others have answered.
-pub(super) fn answer<R: Into<Reply>>(
-    ctx: &mut Context<SessionSupervisor>,
-    asker: Asker,
-    reply: impl Future<Output = Result<R, Error>> + 'static,
-) {
-    ctx.spawn(actix::fut::wrap_future(async move {
-        asker.reply(reply.await.map(Into::into));
-    }));
 }

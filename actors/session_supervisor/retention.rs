@@ -80,7 +80,7 @@ impl SessionSupervisor {
         self.sessions.insert(key.clone(), Entry::default());
         let deleted =
             self.setup.deps.log_writer.delete_unused(key.clone(), Timestamp::from_millis(place.updated_ms));
-        ctx.spawn(deleted.into_actor(self).map(move |deleted, supervisor, ctx| {
+        ctx.spawn(deleted.into_actor(self).map(move |deleted, supervisor, _| {
             match deleted {
                 Ok(()) => {
                     let seq = Seq(u64::MAX);
@@ -99,7 +99,7 @@ impl SessionSupervisor {
                 Some(State::Waking { waiting, subscribers }) if waiting.is_empty() && subscribers.is_empty() => {
                     supervisor.forget(&key);
                 }
-                Some(State::Waking { .. }) => supervisor.wake(key, ctx),
+                Some(State::Waking { .. }) => supervisor.wake(key),
                 Some(State::Parked { .. } | State::Awake { .. }) | None => {}
             }
         }));

@@ -18,7 +18,6 @@ use clawmux_core::tools::built_in::is_built_in;
 
 use super::order::busy;
 use super::reading::missing;
-use super::requests::answer;
 use super::{Entry, SessionSupervisor, State, drain};
 use crate::provider_supervisor::account::Account;
 use crate::runtime::ask::ask;
@@ -51,7 +50,7 @@ pub(super) const RECOVERING_AT_ONCE: usize = 16;
 
 impl SessionSupervisor {
     /// Reads a session from the log.
-    pub(super) fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+    pub(super) fn wake(&mut self, key: SessionKey) {
         let load = Load { session: key.clone(), runs: self.agent_configs().limits.turns() };
         let SessionDeps { store, log_writer, sandbox, .. } = self.setup.deps.clone();
         // What the one that fell had sent may not be written yet.
@@ -70,7 +69,7 @@ impl SessionSupervisor {
             }
             Ok((loaded, idempotent))
         };
-        ctx.spawn(read.into_actor(self).map(move |read, supervisor, ctx| supervisor.woken(key, read, ctx)));
+        self.awaited.add(read, move |supervisor, read, ctx| supervisor.woken(key, read, ctx));
     }
 
     /// What the log has of a session, and which of its tools may be called again.
@@ -80,7 +79,7 @@ impl SessionSupervisor {
         read: Result<(Option<Loaded>, HashSet<PluginName>), Error>,
         ctx: &mut Context<Self>,
     ) {
-        self.recover_next(ctx);
+        self.recover_next();
         let agent_configs = self.agent_configs();
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
@@ -97,29 +96,29 @@ impl SessionSupervisor {
         };
         let profile = agent_configs.agents.get(&AgentId::from(&*key.agent())).cloned();
         let limits = agent_configs.limits.clone();
-        let (mut conversation, account) =
-            match loaded {
-                Some(Loaded { head, reserved, spent, cost, settings, window, events, aside }) => {
-                    let mut conversation =
-                        Conversation::restore(key.clone(), limits, head, reserved, settings, window, events);
-                    for (run, bytes) in aside {
-                        conversation.is_aside(&run, bytes);
-                    }
-                    (conversation, Account::new(spent, cost))
+        let (mut conversation, account) = match loaded {
+            Some(Loaded { head, reserved, spent, cost, settings, window, events, aside }) => {
+                let mut conversation =
+                    Conversation::restore(key.clone(), limits, head, reserved, settings, window, events);
+                for (run, bytes) in aside {
+                    conversation.is_aside(&run, bytes);
                 }
-                None if may_begin(&key, &subscribers, &waiting) => {
-                    (Conversation::new(key.clone(), limits), Account::default())
+                (conversation, Account::new(spent, cost))
+            }
+            None if may_begin(&key, &subscribers, &waiting) => {
+                (Conversation::new(key.clone(), limits), Account::default())
+            }
+            None => {
+                for Routed { asker, principal, .. } in waiting {
+                    let (store, key) = (self.setup.deps.store.clone(), key.clone());
+                    self.answer(
+                        asker,
+                        async move { Err::<Reply, _>(missing(&store, &key, &principal).await) },
+                    );
                 }
-                None => {
-                    for Routed { asker, principal, .. } in waiting {
-                        let (store, key) = (self.setup.deps.store.clone(), key.clone());
-                        answer(ctx, asker, async move {
-                            Err::<Reply, _>(missing(&store, &key, &principal).await)
-                        });
-                    }
-                    return self.forget(&key);
-                }
-            };
+                return self.forget(&key);
+            }
+        };
         let Some(profile) = profile else {
             let why = format!("session {key}: no agent named {}", key.agent());
             refuse_all(waiting, &ErrorCode::NotFound.error(why));
@@ -147,7 +146,7 @@ impl SessionSupervisor {
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {
-            self.route(routed, ctx);
+            self.route(routed);
         }
         if self.draining {
             drain(&session);
@@ -183,14 +182,14 @@ impl SessionSupervisor {
                 if !subscribers.is_empty() {
                     // Who follows it for good is told what comes, once it is back.
                     entry.state = State::Waking { waiting: Vec::new(), subscribers };
-                    ctx.run_later(RESTART_WINDOW, move |supervisor, ctx| supervisor.wake(key, ctx));
+                    ctx.run_later(RESTART_WINDOW, move |supervisor, _| supervisor.wake(key));
                     return;
                 }
             }
             return self.forget(&key);
         }
         let delay = RESTART_DELAY * u32::try_from(falls).unwrap_or(u32::MAX);
-        ctx.run_later(delay, move |supervisor, ctx| supervisor.wake(key, ctx));
+        ctx.run_later(delay, move |supervisor, _| supervisor.wake(key));
     }
 
     /// Leaves a session asleep, its followers with it, until the log can be written.
@@ -223,7 +222,7 @@ impl SessionSupervisor {
         self.sessions.iter().filter(|(_, entry)| is_parked(entry)).map(|(key, _)| key.clone()).collect()
     }
 
-    fn unpark(&mut self, ctx: &mut Context<Self>) {
+    fn unpark(&mut self, _: &mut Context<Self>) {
         self.parking = false;
         self.unparked = Some(clock::now());
         let parked = self.parked();
@@ -232,11 +231,11 @@ impl SessionSupervisor {
         }
         self.recovering.extend(parked);
         for _ in 0..RECOVERING_AT_ONCE {
-            self.recover_next(ctx);
+            self.recover_next();
         }
     }
 
-    pub(super) fn recover_next(&mut self, ctx: &mut Context<Self>) {
+    pub(super) fn recover_next(&mut self) {
         while let Some(key) = self.recovering.pop_front() {
             let entry = self.sessions.entry(key.clone()).or_insert_with(|| Entry {
                 state: State::Parked { subscribers: Subscribers::default() },
@@ -247,7 +246,7 @@ impl SessionSupervisor {
             if let State::Parked { subscribers } = &mut entry.state {
                 let subscribers = std::mem::take(subscribers);
                 entry.state = State::Waking { waiting: Vec::new(), subscribers };
-                return self.wake(key, ctx);
+                return self.wake(key);
             }
         }
     }
