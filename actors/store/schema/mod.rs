@@ -145,23 +145,30 @@ impl Kind {
 }
 
 /// Brings the store to the present format, each step in a transaction of its own: an interrupted
-/// one leaves the format before it.
+/// one leaves the format before it. A new one is made in one.
 ///
 /// # Errors
 /// `Conflict` where the file is another program's or of a newer clawmux; else what SQLite says.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), Error> {
     let from = kind(db).map_err(|e| sql(&e))?.format()?;
     add_functions(db).map_err(|e| sql(&e))?;
-    let formats = 1..=FORMAT;
-    for (format, step) in formats.zip(MIGRATIONS).filter(|(format, _)| *format > from) {
-        let tx = db.transaction().map_err(|e| sql(&e))?;
-        tx.execute_batch(step)
-            .and_then(|()| tx.pragma_update(None, "application_id", APPLICATION_ID))
-            .and_then(|()| tx.pragma_update(None, "user_version", format))
-            .and_then(|()| tx.commit())
-            .map_err(|e| sql(&e))?;
+    let steps: Vec<_> = (1..=FORMAT).zip(MIGRATIONS).filter(|(format, _)| *format > from).collect();
+    let at_once = if from == 0 { steps.len() } else { 1 };
+    for steps in steps.chunks(at_once.max(1)) {
+        apply(db, steps).map_err(|e| sql(&e))?;
     }
     Ok(())
+}
+
+/// Takes these steps in one transaction.
+fn apply(db: &mut Connection, steps: &[(i64, &&str)]) -> rusqlite::Result<()> {
+    let tx = db.transaction()?;
+    for (format, step) in steps {
+        tx.execute_batch(step)?;
+        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+        tx.pragma_update(None, "user_version", format)?;
+    }
+    tx.commit()
 }
 
 /// What steps of a migration call that SQL can't say.
