@@ -1,7 +1,7 @@
 //! What brings an older store up, format by format: `migrations/N.sql` makes format N of the one before.
 //!
 //! A step is never changed once it was released: files that went through it are out there. A new one is
-//! added at the end.
+//! added at the end, and `current.sql`, which makes new stores, is written anew: a test says how.
 
 /// What takes a store from format N (its index here) to format N + 1.
 pub(super) const MIGRATIONS: &[&str] = &[

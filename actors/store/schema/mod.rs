@@ -79,6 +79,9 @@ pub(super) enum Progress {
 /// The present format.
 pub(super) const FORMAT: i64 = MIGRATIONS.len() as i64;
 
+/// What makes a new store of the present format: what all migrations make of an empty one, which a test compares.
+const CURRENT: &str = include_str!("current.sql");
+
 /// What a file is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -145,29 +148,28 @@ impl Kind {
 }
 
 /// Brings the store to the present format, each step in a transaction of its own: an interrupted
-/// one leaves the format before it. A new one is made in one.
+/// one leaves the format before it. A new one is made at once, without those steps.
 ///
 /// # Errors
 /// `Conflict` where the file is another program's or of a newer clawmux; else what SQLite says.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), Error> {
     let from = kind(db).map_err(|e| sql(&e))?.format()?;
     add_functions(db).map_err(|e| sql(&e))?;
-    let steps: Vec<_> = (1..=FORMAT).zip(MIGRATIONS).filter(|(format, _)| *format > from).collect();
-    let at_once = if from == 0 { steps.len() } else { 1 };
-    for steps in steps.chunks(at_once.max(1)) {
-        apply(db, steps).map_err(|e| sql(&e))?;
+    if from == 0 {
+        return take_step(db, CURRENT, FORMAT).map_err(|e| sql(&e));
+    }
+    for (format, step) in (1..=FORMAT).zip(MIGRATIONS).filter(|(format, _)| *format > from) {
+        take_step(db, step, format).map_err(|e| sql(&e))?;
     }
     Ok(())
 }
 
-/// Takes these steps in one transaction.
-fn apply(db: &mut Connection, steps: &[(i64, &&str)]) -> rusqlite::Result<()> {
+/// Brings the store to this format.
+fn take_step(db: &mut Connection, step: &str, format: i64) -> rusqlite::Result<()> {
     let tx = db.transaction()?;
-    for (format, step) in steps {
-        tx.execute_batch(step)?;
-        tx.pragma_update(None, "application_id", APPLICATION_ID)?;
-        tx.pragma_update(None, "user_version", format)?;
-    }
+    tx.execute_batch(step)?;
+    tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+    tx.pragma_update(None, "user_version", format)?;
     tx.commit()
 }
 

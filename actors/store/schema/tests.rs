@@ -29,6 +29,83 @@ fn a_new_file_gets_the_tables_and_opens_again() {
     assert_eq!(opened, 0);
 }
 
+/// What a new store consists of, as SQL: its tables with what is in them, in the order they were made in.
+fn told(db: &Connection) -> String {
+    const MADE: &str = "SELECT name, type, sql FROM sqlite_master
+        WHERE sql IS NOT NULL AND substr(name, 1, 7) <> 'sqlite_' ORDER BY rowid";
+    let made: Vec<(String, String, String)> =
+        rows(db, MADE, |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let is_virtual = |sql: &str| sql.starts_with("CREATE VIRTUAL");
+    let parents: Vec<String> =
+        made.iter().filter(|(.., sql)| is_virtual(sql)).map(|(name, ..)| format!("{name}_")).collect();
+    let mut told = String::new();
+    for (name, kind, sql) in &made {
+        // What a virtual table keeps its own things in it makes by itself.
+        if parents.iter().any(|parent| name.starts_with(parent.as_str()))
+            && !is_virtual(sql)
+            && kind == "table"
+        {
+            continue;
+        }
+        told.push_str(&format!("{sql};\n"));
+        if kind == "table" && !is_virtual(sql) {
+            let columns: Vec<String> = rows(
+                db,
+                &format!("SELECT 'quote(' || name || ')' FROM pragma_table_info('{name}')"),
+                |row| row.get(0),
+            );
+            let values = format!("SELECT {} FROM {name}", columns.join(" || ', ' || "));
+            for row in rows(db, &values, |row| row.get::<_, String>(0)) {
+                let row = with_secrets_drawn(row);
+                told.push_str(&format!("INSERT INTO {name} VALUES ({row});\n"));
+            }
+        }
+    }
+    told
+}
+
+/// A row with every secret as what draws one.
+fn with_secrets_drawn(row: String) -> String {
+    let drawn = |value: &str| {
+        let hex = value.strip_prefix("X'").and_then(|value| value.strip_suffix('\''));
+        match hex {
+            Some(hex) if hex.len() == 64 && hex.contains(|digit| digit != '0') => "randomblob(32)".into(),
+            _ => value.to_owned(),
+        }
+    };
+    row.split(", ").map(drawn).collect::<Vec<String>>().join(", ")
+}
+
+#[test]
+fn every_new_store_has_a_secret_of_its_own() {
+    let secret = || {
+        let mut db = Connection::open_in_memory().unwrap();
+        migrate(&mut db).unwrap();
+        db.query_row("SELECT device_secret FROM meta", [], |row| row.get::<_, Vec<u8>>(0)).unwrap()
+    };
+    let (one, other) = (secret(), secret());
+    assert_eq!((one.len(), other.len()), (32, 32));
+    assert_ne!(one, other);
+}
+
+#[test]
+fn a_new_store_is_what_all_migrations_make() {
+    let migrated = told(&empty(MIGRATIONS.len()));
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/store/schema/current.sql");
+    if std::env::var_os("CLAWMUX_RECORD").is_some() {
+        std::fs::write(file, format!("-- Written by a test with CLAWMUX_RECORD=1; see mod.rs.\n{migrated}"))
+            .unwrap();
+    }
+    let mut new = Connection::open_in_memory().unwrap();
+    migrate(&mut new).unwrap();
+    assert_eq!(
+        told(&new),
+        migrated,
+        "run this test with CLAWMUX_RECORD=1 after a migration was added, and build again"
+    );
+    assert_eq!(kind(&new).unwrap(), Kind::Log(FORMAT));
+}
+
 #[test]
 fn a_newer_format_is_refused() {
     let mut db = Connection::open_in_memory().unwrap();
