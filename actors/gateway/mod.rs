@@ -360,7 +360,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
     let sessions = SessionSupervisor::new(SessionsSetup {
         arbiters: arbiters.clone(),
-        deps: SessionDeps {
+        deps: Arc::new(SessionDeps {
             store: store.clone(),
             log_writer: log_writer.clone(),
             providers: providers.clone(),
@@ -381,7 +381,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             meters: meters.clone(),
             learner: learner.clone(),
             embedder: embedder.clone(),
-        },
+        }),
         agents: agents.clone(),
         parent_sessions,
         files: files.clone(),

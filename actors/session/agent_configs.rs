@@ -3,7 +3,7 @@
 //! of its session finds the new one here, so nobody has to be told.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clawmux_core::agents::registry;
@@ -62,6 +62,8 @@ pub struct Profile {
     pub summaries: bool,
     /// For how long what is remembered is looked through for each prompt; none = it is not.
     pub recall: Option<Duration>,
+    /// The tools it may call, made when they are first asked for: without and with `send_message`.
+    pub(super) toolboxes: [OnceLock<Toolbox>; 2],
 }
 
 /// How long what is remembered is looked for once the question is ready; then a prompt is answered without.
@@ -70,7 +72,11 @@ const RECALL_TIMEOUT: Duration = Duration::from_secs(1);
 impl Profile {
     /// All tools it may call: those of its configuration, `read_result`, and `send_message` where that is
     /// offered without a grant.
-    pub(super) fn toolbox(&self, has_messenger: bool) -> Toolbox {
+    pub(super) fn toolbox(&self, has_messenger: bool) -> &Toolbox {
+        self.toolboxes[usize::from(has_messenger)].get_or_init(|| self.make_toolbox(has_messenger))
+    }
+
+    fn make_toolbox(&self, has_messenger: bool) -> Toolbox {
         let granted = self.built_in.iter().flat_map(|group| group.tools());
         let granted = granted.map(|name| PluginName::from(*name));
         let built_in = granted.chain(has_messenger.then(messenger::name)).chain([long_result::name()]);
@@ -210,6 +216,7 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
             let embedding = config.memory.embeddings.as_ref().map(|_| config.memory.embeddings_timeout);
             RECALL_TIMEOUT + embedding.unwrap_or_default()
         }),
+        toolboxes: Default::default(),
     })
 }
 

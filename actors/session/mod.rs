@@ -40,7 +40,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::conversation::approval::Toolbox;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::conversation::session::Session as Conversation;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
@@ -92,8 +91,8 @@ const IDLE_CHECK: Duration = Duration::from_secs(60);
 /// When a log that could not be read is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Those a session works with.
-#[derive(Clone, Debug)]
+/// Those a session works with; all sessions share them.
+#[derive(Debug)]
 pub struct SessionDeps {
     /// Reads the log.
     pub store: Addr<Store>,
@@ -153,12 +152,9 @@ pub struct Session {
     skills_told: Option<(RunId, Option<Arc<str>>)>,
     /// The run for which it was seen to what the model is shown.
     prepared: Option<RunId>,
-    /// All tools it may call; and with `send_message`.
-    tools: Toolbox,
-    messenger_tools: Toolbox,
     /// The spots of its runs in their lanes.
     spots: HashMap<RunId, LaneGuard>,
-    deps: SessionDeps,
+    deps: Arc<SessionDeps>,
     drop_guard: DropGuard,
     /// It in the sums of all sessions.
     awake: Awake,
@@ -257,7 +253,7 @@ impl Session {
         (conversation, account): (Conversation, Account),
         spots: Vec<(RunId, LaneGuard)>,
         profile: Arc<Profile>,
-        deps: SessionDeps,
+        deps: Arc<SessionDeps>,
         supervisor: Supervisor,
         mut subscribers: Subscribers,
     ) -> Self {
@@ -270,8 +266,6 @@ impl Session {
             conversation,
             account,
             agent_configs: deps.agent_configs.get(),
-            tools: profile.toolbox(false),
-            messenger_tools: profile.toolbox(true),
             spots: spots.into_iter().collect(),
             soul: profile.soul.text(),
             profile,

@@ -25,7 +25,7 @@ use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt};
 
-use super::{Session, SessionDeps, Writing};
+use super::{Session, Writing};
 use crate::nodes::{CallNode, Nodes};
 use crate::provider_supervisor::{Chat, ProviderSupervisor};
 use crate::runtime::ask::gone;
@@ -120,8 +120,6 @@ impl Session {
         if self.profiled.as_ref() != Some(run) {
             self.profile = self.agent_configs.agents.get(&self.profile.id)?.clone();
             self.soul = self.profile.soul.text();
-            self.tools = self.profile.toolbox(false);
-            self.messenger_tools = self.profile.toolbox(true);
             self.profiled = Some(run.clone());
         }
         Some(())
@@ -258,9 +256,7 @@ impl Session {
             built_in.push(messenger::spec(&channels));
         }
         built_in.extend(self.conversation.has_long_results().then(long_result::spec));
-        let SessionDeps { providers, tools, connected, mcp, .. } = &self.deps;
-        let (providers, tools) = (providers.clone(), tools.clone());
-        let (connected, mcp) = (connected.clone(), mcp.clone());
+        let deps = self.deps.clone();
         let mut chat = Chat {
             session: self.conversation.key().clone(),
             run: run.clone(),
@@ -272,11 +268,11 @@ impl Session {
         };
         let asked = async move {
             let offered = &mut chat.request.tools;
-            offered.extend(tools.find(profile.plugins()).await?);
-            offered.extend(connected.tools(&profile.node_tools));
-            offered.extend(mcp.find(&profile.mcp_tools).await);
+            offered.extend(deps.tools.find(profile.plugins()).await?);
+            offered.extend(deps.connected.tools(&profile.node_tools));
+            offered.extend(deps.mcp.find(&profile.mcp_tools).await);
             offered.extend(built_in);
-            providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())?
+            deps.providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())?
         };
         let answer = Rc::new(RefCell::new(Some(asked.try_flatten_stream().boxed_local())));
         let future = Some(listen(answer.clone(), run.clone(), step, ctx));
@@ -322,7 +318,7 @@ impl Session {
                 if let Doing::Asking { future, .. } = &mut self.doing {
                     *future = None;
                 }
-                let tools = if self.has_messenger() { &self.messenger_tools } else { &self.tools };
+                let tools = self.profile.toolbox(self.has_messenger());
                 self.conversation.said(clock::now(), run, step, deltas, tools);
                 self.let_see(ctx);
                 if self.writing == Writing::Unit || self.conversation.has_unseen() {
@@ -388,7 +384,7 @@ impl Session {
 
     /// The name of a tool as it is counted: a model may call what it was never offered.
     fn offered(&self, tool: &PluginName) -> PluginName {
-        let is_offered = self.tools.offers(tool);
+        let is_offered = self.profile.toolbox(false).offers(tool);
         if is_offered { tool.clone() } else { PluginName::from(OTHER) }
     }
 

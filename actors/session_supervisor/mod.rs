@@ -58,7 +58,7 @@ pub struct SessionsSetup {
     /// Where sessions live that no connection woke.
     pub arbiters: Arbiters,
     /// Whom sessions work with.
-    pub deps: SessionDeps,
+    pub deps: Arc<SessionDeps>,
     /// Who answers what is about agents that work for sessions, and their teams.
     pub agents: Addr<AgentSupervisor>,
     /// The sessions whose end it is to be told of.

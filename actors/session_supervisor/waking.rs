@@ -23,7 +23,7 @@ use crate::provider_supervisor::account::Account;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::sandbox_supervisor::IsIdempotent;
-use crate::session::{Order, Routed, Session, SessionDeps, Subscribers};
+use crate::session::{Order, Routed, Session, Subscribers};
 use crate::store::{Load, Loaded, LogWriter};
 
 /// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
@@ -52,18 +52,18 @@ impl SessionSupervisor {
     /// Reads a session from the log.
     pub(super) fn wake(&mut self, key: SessionKey) {
         let load = Load { session: key.clone(), runs: self.agent_configs().limits.turns() };
-        let SessionDeps { store, log_writer, sandbox, .. } = self.setup.deps.clone();
+        let deps = self.setup.deps.clone();
         // What the one that fell had sent may not be written yet.
         let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
         let read = async move {
             if fell {
-                log_writer.settled(&load.session).await;
+                deps.log_writer.settled(&load.session).await;
             }
-            let loaded = ask(&store, load).await??;
+            let loaded = ask(&deps.store, load).await??;
             let mut idempotent = HashSet::new();
             for tool in loaded.iter().flat_map(open_calls) {
                 // Said again, a message is there once.
-                if is_built_in(tool.as_str()) || ask(&sandbox, IsIdempotent(tool.clone())).await? {
+                if is_built_in(tool.as_str()) || ask(&deps.sandbox, IsIdempotent(tool.clone())).await? {
                     idempotent.insert(tool);
                 }
             }

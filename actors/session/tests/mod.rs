@@ -127,7 +127,7 @@ impl Handler<Say> for Mute {
 struct World {
     supervisor: Addr<SessionSupervisor>,
     nodes: Addr<Nodes>,
-    deps: SessionDeps,
+    deps: Arc<SessionDeps>,
     _home: tempfile::TempDir,
 }
 
@@ -171,6 +171,7 @@ impl World {
             finder: None,
             summaries: true,
             recall: None,
+            toolboxes: Default::default(),
         };
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();
@@ -218,7 +219,7 @@ impl World {
         let settings = EmbedderSettings::of(&Config::default());
         let embedder = Embedder::new(settings, store.clone(), providers.clone()).start();
         let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
-        let deps = SessionDeps {
+        let deps = Arc::new(SessionDeps {
             learner,
             embedder,
             store,
@@ -239,7 +240,7 @@ impl World {
             queued: Queued::default(),
             changes: Changes::default(),
             meters: Meters::default(),
-        };
+        });
         let supervisor = SessionSupervisor::new(SessionsSetup {
             arbiters: Arbiters::default(),
             deps: deps.clone(),
