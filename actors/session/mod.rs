@@ -40,6 +40,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::conversation::event::Logged;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::conversation::session::Session as Conversation;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
@@ -212,6 +213,15 @@ struct DropGuard {
     supervisor: Supervisor,
     /// Ended because it was told to: nothing is left to do.
     done: bool,
+}
+
+impl DropGuard {
+    /// Lets followers see these events.
+    fn publish(&mut self, events: &[Logged], lag_bytes_max: usize) {
+        for logged in events {
+            self.subscribers.publish(&self.key, logged, lag_bytes_max);
+        }
+    }
 }
 
 impl Drop for DropGuard {

@@ -61,11 +61,8 @@ impl Session {
         self.let_watch(self.published, ctx);
         let fresh = self.conversation.show();
         let page = self.conversation.page();
-        for logged in &page[page.len() - fresh..] {
-            self.published = logged.seq;
-            let lag_bytes_max = self.agent_configs.lag_bytes_max;
-            self.drop_guard.subscribers.publish(self.conversation.key(), logged, lag_bytes_max);
-        }
+        self.published = page.last().map_or(self.published, |logged| logged.seq);
+        self.drop_guard.publish(&page[page.len() - fresh..], self.agent_configs.lag_bytes_max);
         if !page.is_empty() && !std::mem::replace(&mut self.has_page_timer, true) {
             ctx.run_later(PAGE_PATIENCE, |session, ctx| {
                 session.has_page_timer = false;
@@ -126,14 +123,8 @@ impl Session {
             self.deps.changes.note(SessionChange { session, owner, reason });
         }
         self.learn_from(events);
-        for logged in events {
-            self.published = logged.seq;
-            self.drop_guard.subscribers.publish(
-                self.conversation.key(),
-                logged,
-                self.agent_configs.lag_bytes_max,
-            );
-        }
+        self.published = events.last().map_or(self.published, |logged| logged.seq);
+        self.drop_guard.publish(events, self.agent_configs.lag_bytes_max);
         self.proceed(ctx);
     }
 
