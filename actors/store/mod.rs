@@ -35,6 +35,7 @@ mod live;
 mod log_writer;
 mod mcp_tools;
 mod memories;
+mod pages;
 mod plugin_values;
 mod probe;
 mod query;

@@ -1,15 +1,5 @@
-//! The benchmark: `cargo bench --bench bench`, a few minutes on two idle cores.
-//!
-//! | argument | meaning |
-//! |---|---|
-//! | `NAME...` | only the rows whose name has one of these in it |
-//! | `--list` | says which rows there are |
-//! | `--short` | fewer rounds and units |
-//! | `--long` | also what takes many minutes |
-//! | `--check` | only rows with a [`ceiling`](ceilings), and fails where one is passed |
-//! | `--json FILE` | every value of every round, for programs |
-//! | `--write` | `tests/bench/figures.md` and `figures.svg`, for the README |
-//! | `--peers` | other people's programs instead, see [`peers`] |
+//! The benchmark: `cargo bench --bench bench`, a few minutes on two idle cores. [`USAGE`] lists its arguments;
+//! ceilings are in [`ceilings`], other people's programs in [`peers`].
 //!
 //! Every row is a ratio against a [limit program](limit) in the same rounds, written for the purpose: it does as little
 //! as can be done for the same bytes on the same wires. This process plays the model provider and the
@@ -56,6 +46,20 @@ use std::time::Instant;
 use report::Occasion;
 use rows::{Extent, Row};
 
+/// What `--help` says.
+const USAGE: &str = "\
+cargo bench --bench bench -- [NAME...] [OPTION...]
+
+NAME          only the row of this name, or all with this in their names
+--list        say which rows there are
+--short       fewer rounds and units
+--long        also the rows that take many minutes
+--check       only the rows that have a ceiling; fail where one is passed
+--json FILE   write every value of every round, for programs
+--write       write tests/bench/figures.md and figures.svg, for the README
+--peers       other people's programs instead
+";
+
 /// How often a row is measured until its ceiling holds.
 const CHECKS_MAX: usize = 3;
 
@@ -68,6 +72,7 @@ struct Asked {
     checks: bool,
     writes: bool,
     peers: bool,
+    helps: bool,
     json: Option<PathBuf>,
 }
 
@@ -78,26 +83,43 @@ impl Asked {
             match arg.as_str() {
                 // Cargo says this to every benchmark.
                 "--bench" => {}
+                "--help" | "-h" => asked.helps = true,
                 "--list" => asked.lists = true,
                 "--short" => asked.extent.is_short = true,
                 "--long" => asked.extent.is_long = true,
                 "--check" => asked.checks = true,
                 "--write" => asked.writes = true,
                 "--peers" | "peers" => asked.peers = true,
-                "--json" => asked.json = Some(args.next().ok_or("--json FILE")?.into()),
+                "--json" => asked.json = Some(args.next().ok_or("--json wants the name of a file")?.into()),
                 name if !name.starts_with('-') => asked.names.push(name.to_owned()),
-                other => {
-                    return Err(format!("{other}: the head of tests/bench/bench.rs lists the arguments"));
-                }
+                other => return Err(format!("{other}: no such option; --help lists them")),
             }
         }
         Ok(asked)
     }
 
-    fn is_meant(&self, row: &Row) -> bool {
-        let is_named = self.names.iter().any(|name| row.name.contains(name.as_str()));
-        let is_usual = self.names.is_empty() && (self.extent.is_long || !row.is_long);
-        (is_named || is_usual) && (!self.checks || ceilings::has(&row.name))
+    /// The rows that are asked for: by their names, or by a part of them.
+    ///
+    /// # Errors
+    /// Says which name is none, or that nothing is left.
+    fn rows(&self) -> Result<Vec<Row>, String> {
+        let mut all = rows::all();
+        let is_usual = |row: &Row| self.extent.is_long || !row.is_long;
+        let mut wanted: Vec<bool> = all.iter().map(|row| self.names.is_empty() && is_usual(row)).collect();
+        for name in &self.names {
+            let is_exact = |row: &Row| row.name.eq_ignore_ascii_case(name);
+            let has_it = |row: &Row| row.name.to_lowercase().contains(&name.to_lowercase()) && is_usual(row);
+            let is_one = all.iter().any(is_exact);
+            let found: Vec<bool> =
+                all.iter().map(|row| if is_one { is_exact(row) } else { has_it(row) }).collect();
+            if !found.contains(&true) {
+                return Err(format!("no row has \"{name}\" in its name; --list names them, with --long all"));
+            }
+            wanted.iter_mut().zip(found).for_each(|(wanted, found)| *wanted |= found);
+        }
+        let mut wanted = wanted.into_iter();
+        all.retain(|row| wanted.next() == Some(true) && (!self.checks || ceilings::has(&row.name)));
+        if all.is_empty() { Err("none of these rows has a ceiling".into()) } else { Ok(all) }
     }
 }
 
@@ -106,26 +128,43 @@ fn main() -> ExitCode {
     if limit::run(&args) {
         return ExitCode::SUCCESS;
     }
+    let complain = |complaint: String| {
+        eprintln!("{complaint}");
+        ExitCode::from(2)
+    };
     let asked = match Asked::read(args) {
         Ok(asked) => asked,
-        Err(complaint) => {
-            eprintln!("{complaint}");
-            return ExitCode::from(2);
-        }
+        Err(complaint) => return complain(complaint),
     };
+    if asked.helps {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     if asked.peers {
         peers::compare();
         return ExitCode::SUCCESS;
     }
-    let rows: Vec<Row> = rows::all().into_iter().filter(|row| asked.is_meant(row)).collect();
+    let rows = match asked.rows() {
+        Ok(rows) => rows,
+        Err(complaint) => return complain(complaint),
+    };
     if asked.lists {
         rows.iter().for_each(|row| println!("{}", row.name));
         return ExitCode::SUCCESS;
     }
+    if let Some(file) = &asked.json
+        && let Err(error) = std::fs::write(file, "")
+    {
+        return complain(format!("{}: {error}", file.display()));
+    }
     // Thousands of connections at once, here and in what is started.
     support::process::open_files_max();
     let (occasion, begin) = (Occasion::now(), Instant::now());
-    println!("{}\n\n{}", occasion.told(), report::terminal_head());
+    println!("{}", occasion.told());
+    if occasion.is_busy() {
+        println!("others use this machine: the figures below say little");
+    }
+    println!("\n{}", report::terminal_head());
     let (mut figures, mut failed) = (Vec::new(), false);
     for row in &rows {
         // What goes wrong in one row leaves the others.
@@ -160,6 +199,7 @@ fn measure(row: &Row, asked: &Asked) -> Option<(Vec<figures::Figure>, bool)> {
         if holds || left == 0 {
             return Some((measured, holds));
         }
+        println!("{}: measured again, in case others used this machine", row.name);
     }
 }
 

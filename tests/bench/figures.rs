@@ -66,6 +66,11 @@ impl Figure {
 }
 
 impl Beside {
+    /// Whether it was steady in most of the rounds, so that the ratio says something.
+    pub fn is_steady(&self, ours: &[f64]) -> bool {
+        2 * self.ratio(ours).1 < self.values.len()
+    }
+
     /// How many times its value ours is, over the rounds in which it was steady; and how many others there were.
     pub fn ratio(&self, ours: &[f64]) -> (Spread, usize) {
         let usual = spread(&self.values).median;

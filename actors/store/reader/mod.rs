@@ -27,6 +27,7 @@ use super::columns::{Columns, integer};
 use super::failure::{self, Failure};
 use super::files::Files;
 use super::live::Shared;
+use super::pages;
 use super::schema::{self, FORMAT};
 pub use events::{ReadEvents, ReadPrompt, exported};
 pub use find::{Among, Describe, Described, FindRun, FindSession, Namesakes, Unfinished};
@@ -63,7 +64,7 @@ impl Reader {
         if !path.is_file() {
             return Err(ErrorCode::NotFound.error(format!("there is no store at {}", path.display())));
         }
-        let reader = Self::open(Arc::new(Files::unclaimed(path)), Arc::default())?;
+        let mut reader = Self::open(Arc::new(Files::unclaimed(path)), Arc::default())?;
         let format = schema::kind(&reader.db).map_err(|e| failure::sql(&e))?.format()?;
         if format < FORMAT {
             return Err(ErrorCode::Conflict.error(format!(
@@ -72,7 +73,14 @@ impl Reader {
                 path.display()
             )));
         }
+        reader.read_pages().map_err(Failure::into_error)?;
         Ok(reader)
+    }
+
+    /// Reads what streamed when the store was last written to, where no writer knows it.
+    fn read_pages(&mut self) -> Result<(), Failure> {
+        let tx = self.db.transaction()?;
+        pages::read(&tx, &pages::unended(&tx)?, &mut self.shared.enter(), |_, _| ())
     }
 
     #[cfg(test)]

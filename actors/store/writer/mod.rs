@@ -33,20 +33,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use clawmux_core::conversation::log::page;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
+use clawmux_core::ids::{Owner, RunId, SessionKey};
 use clawmux_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection, params};
 use tokio::sync::oneshot;
 
 use super::change::Change;
-use super::columns::{Columns, integer};
+use super::columns::integer;
 use super::failure::{Failure, is_about_the_disk, sql};
 use super::figures::Figures;
 use super::files::Files;
 use super::holdings::Holdings;
-use super::live::{Live, Place, Shared};
+use super::live::{Live, Shared};
+use super::pages::{self, Unended};
 use super::{schema, usage};
 use room::Room;
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
@@ -439,37 +439,21 @@ impl Writer {
     /// Reads what goes on: what owners hold, the runs that have not ended, and their text.
     fn read_open(&mut self, live: &mut Live) -> Result<(), Failure> {
         self.read_holdings()?;
-        let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
-        let mut statement = self.db.prepare_cached(
-            "SELECT r.id, r.run, r.settled, r.session, s.key, r.prompted
-             FROM runs r INDEXED BY runs_unfinished JOIN sessions s ON s.id = r.session
-             WHERE r.ended IS NULL",
-        )?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let run: RunId = row.id(1)?;
-            let known =
-                OpenRun { row: row.get(0)?, session: row.get(3)?, prompted: row.get(5)?, asked: None };
-            open.insert(row.number(0)?, (row.session(4)?, run.clone(), row.seq(2)?));
-            self.runs.insert(run, known);
+        let unended = pages::unended(&self.db)?;
+        for open in &unended {
+            let Unended { row, session_row: session, prompted, .. } = *open;
+            let known = OpenRun { row: integer(row), session, prompted, asked: None };
+            self.runs.insert(open.run.clone(), known);
         }
-        let mut statement = self.db.prepare_cached("SELECT id, page FROM deltas ORDER BY id")?;
-        let mut rows = statement.query([])?;
-        while let Some(row) = rows.next()? {
-            let id: i64 = row.get(0)?;
-            for piece in page::read(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)? {
-                let Some((session, run, settled)) = open.get(&piece.run) else { continue };
-                let place = Place { session, row: integer(piece.run), run, page: id };
-                if piece.seq > *settled && live.push(place, (piece.seq, piece.at), (piece.of, piece.text)) {
-                    *self.pages.entry(id).or_default() += 1;
-                }
+        let Self { db, pages, dead, page_id, .. } = self;
+        pages::read(db, &unended, live, |id, steps| {
+            if steps > 0 {
+                pages.insert(id, steps);
+            } else {
+                dead.insert(id);
             }
-            if !self.pages.contains_key(&id) {
-                self.dead.insert(id);
-            }
-            self.page_id = self.page_id.max(id + 1);
-        }
-        Ok(())
+            *page_id = (*page_id).max(id + 1);
+        })
     }
 
     /// `FULL` or `NORMAL` for the transactions that follow.

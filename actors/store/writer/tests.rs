@@ -1,6 +1,7 @@
 //! What goes wrong, and what text costs.
 
 use super::*;
+use crate::store::columns::Columns;
 use crate::store::log_writer::Deletion;
 use crate::store::query::Query;
 use crate::store::reader::Reader;
@@ -8,7 +9,7 @@ use crate::store::{Among, Append, BeginCall, Describe, FindRun, FindSession, Loa
 use clawmux_core::conversation::event::Outcome;
 use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::log::usage::UsageRecord;
-use clawmux_core::ids::Owner;
+use clawmux_core::ids::{Owner, Seq};
 use clawmux_core::limits::quota::Kept;
 use clawmux_core::provider::usage::Usage;
 use std::sync::atomic::AtomicU64;
@@ -460,4 +461,18 @@ fn what_a_chat_takes_does_not_grow_with_the_sessions_and_runs_there_are() {
     let few = (0..20).map(&mut chat).max().unwrap();
     let many = (20..1000).map(&mut chat).max().unwrap();
     assert!(many < 2 * few, "{few} steps of the database with a few sessions, {many} with many");
+}
+
+#[test]
+fn who_reads_beside_a_store_that_nobody_runs_sees_the_text_of_steps_that_were_cut_off() {
+    let mut log = Log::new();
+    log.write(&[&[text(2, "cut "), text(3, "off")]]).remove(0).unwrap();
+    let path = log._folder.path().join("clawmux.db");
+    let mut beside = Reader::beside(&path).unwrap();
+    let asked = ReadEvents { session: log.session.clone(), after: Seq(0), run: None, max_bytes: usize::MAX };
+    let read: Vec<Logged> = asked.answer(&mut beside).unwrap();
+    let read: Vec<(u64, Event)> = read.into_iter().map(|logged| (logged.seq.0, logged.event)).collect();
+    assert_eq!(read, [prompt(), text(3, "cut off")]);
+    let loaded = Load { session: log.session.clone(), runs: 10 }.answer(&mut beside).unwrap().unwrap();
+    assert_eq!(loaded.head, Seq(3));
 }

@@ -31,6 +31,8 @@ pub struct Goal {
     pub share: f64,
     /// Whether it is about the ratio, not about ours alone.
     pub is_ratio: bool,
+    /// Whether enough rounds were kept to say whether it is met.
+    pub is_sure: bool,
 }
 
 /// The lines of a figure.
@@ -41,6 +43,7 @@ pub fn lines(figure: &Figure) -> Vec<Line> {
         shown: format!("{} {unit}", number(goal)),
         share: ours / goal,
         is_ratio: false,
+        is_sure: true,
     });
     if figure.beside.is_empty() {
         return vec![Line { title, ours, unit, limit: None, ratio: None, goal: of_its_own }];
@@ -51,6 +54,7 @@ pub fn lines(figure: &Figure) -> Vec<Line> {
             shown: format!("{goal:.2}x"),
             share: ratio.median / goal,
             is_ratio: true,
+            is_sure: other.is_steady(&figure.ours),
         });
         Line {
             title: title.clone(),
@@ -86,6 +90,7 @@ impl Line {
             _ => (String::new(), String::new()),
         };
         let (goal, met) = match &self.goal {
+            Some(goal) if !goal.is_sure => (goal.shown.clone(), "unsure"),
             Some(goal) => (goal.shown.clone(), if goal.share <= 1.0 { "yes" } else { "no" }),
             None => (String::new(), ""),
         };
@@ -101,7 +106,7 @@ impl Line {
 }
 
 const HEADINGS: [&str; 6] = ["row", "ours", "limit", "ratio (least..most)", "goal", "met"];
-const WIDTHS: [usize; 6] = [40, 12, 24, 36, 10, 3];
+const WIDTHS: [usize; 6] = [40, 12, 24, 36, 10, 6];
 
 fn columns(cells: [String; 6]) -> String {
     let padded = cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:<width$}"));
@@ -148,10 +153,46 @@ impl Occasion {
         }
     }
 
+    /// Whether others seem to use the machine.
+    pub fn is_busy(&self) -> bool {
+        self.load.parse::<f64>().is_ok_and(|load| load > self.cores as f64 * 0.75)
+    }
+
     /// In a sentence.
     pub fn told(&self) -> String {
         format!("{}, commit {}, {} cores, load {} before", self.date, self.commit, self.cores, self.load)
     }
+}
+
+/// What the rows and columns mean.
+const LEGEND: &str = "\
+Every row puts the daemon beside a *limit program* of this repository (`tests/bench/limit/`), which moves the same bytes \
+over the same wires and does nothing else: `epoll echo` and `actix echo` answer every frame with itself; `relay` and \
+`awc relay` hand the bytes of a provider's stream on, without reading them; `append+sync` appends to a file and waits for \
+the disk; `fan` writes one frame to all. They authenticate, parse, store and remember nothing, so a ratio says what all of \
+that costs. Less is better everywhere.
+
+- `ping AxB`: A connections with B requests under way each; CPU time of one.
+- `token flat N`: N answers at once, as fast as they come; `token paced N@R`: R tokens a second each; `mixed`: in four \
+protocols. CPU time of one token. `age`: how old a token is when the client has it.
+- `one-token chat`: a prompt in a new session, from beginning to end. `first token N`: N such at once, until the first \
+token comes, less what the disk takes to sync once.
+- `prompts N`: how long N sessions take to acknowledge a prompt, each prompt by itself on the disk.
+- `idle connection`, `session awake`: memory of one. `wake`: from a request for a session that sleeps to its answer.
+- `start`: to the first answered ping, in an empty home, a used one, and one with 100,000 sessions. `kill`: from \
+`kill -9` with 10,000 sessions to the first resumed frame.
+- `fan N`: N connections follow one session; CPU time of one delivery.
+
+`ratio` is the median over rounds of ours to the limit program in the same round, with the least and the most; it is not \
+the quotient of the two medians beside it. Rounds in which the limit program strayed from its own median by over a \
+quarter are discarded; where most were, it is `unsure` whether the goal is met. Rows without a goal are there to compare.
+";
+
+/// How many goals are met, in a sentence.
+fn met(lines: &[Line]) -> String {
+    let goals: Vec<&Goal> = lines.iter().filter_map(|line| line.goal.as_ref()).collect();
+    let met = goals.iter().filter(|goal| goal.is_sure && goal.share <= 1.0).count();
+    format!("{met} of {} goals are met.", goals.len())
 }
 
 /// For the README.
@@ -160,9 +201,9 @@ pub fn markdown(occasion: &Occasion, lines: &[Line]) -> String {
     let head = row(HEADINGS.map(str::to_owned)) + "|---|---|---|---|---|---|\n";
     let rows: String = lines.iter().map(|line| row(line.cells())).collect();
     format!(
-        "Measured {}, with `cargo bench --bench bench -- --write`. Ratios are medians over rounds, of ours to the \
-         limit program in the same round.\n\n{head}{rows}",
-        occasion.told()
+        "# Figures\n\nMeasured {}, with `cargo bench --bench bench -- --write`. {}\n\n{LEGEND}\n{head}{rows}",
+        occasion.told(),
+        met(lines)
     )
 }
 

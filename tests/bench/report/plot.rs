@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{Line, Occasion, number};
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 820.0;
 /// Where bars begin and end.
 const LEFT: f64 = 330.0;
 const RIGHT: f64 = 660.0;
@@ -13,7 +13,7 @@ const ROW: f64 = 20.0;
 const TOP: f64 = 44.0;
 /// What the ends of the scale stand for, in times of the goal. It is logarithmic.
 const LEAST: f64 = 0.25;
-const MOST: f64 = 16.0;
+const MOST: f64 = 64.0;
 
 /// An SVG that is read on light and on dark ground.
 pub fn svg(occasion: &Occasion, lines: &[Line]) -> String {
@@ -28,11 +28,11 @@ pub fn svg(occasion: &Occasion, lines: &[Line]) -> String {
          @media (prefers-color-scheme: dark) {{ text {{ fill: #e6edf3 }} .faint {{ fill: #9198a1 }} \
          .goal {{ stroke: #e6edf3 }} }}\n\
          </style>\n\
-         <text x=\"8\" y=\"16\" class=\"faint\">measured, as a multiple of the goal; {}</text>\n",
+         <text x=\"8\" y=\"16\" class=\"faint\">measured, as a multiple of the goal (right: measured / goal; green: met); {}</text>\n",
         escaped(&occasion.told())
     );
     let bottom = height - 8.0;
-    for tick in [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
+    for tick in [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0] {
         let (x, class) = (place(tick), if tick == 1.0 { "goal" } else { "grid" });
         let _ = writeln!(
             svg,
@@ -51,6 +51,7 @@ pub fn svg(occasion: &Occasion, lines: &[Line]) -> String {
             }
             _ => (line.title.clone(), format!("{} {}", number(line.ours), line.unit)),
         };
+        let value = format!("{value} / {}", goal.shown);
         let _ = writeln!(
             svg,
             "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\
