@@ -218,6 +218,10 @@ pub(crate) async fn serve(
             Some(_) => about(&request, StatusCode::OK, Value::Null),
             None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
         },
+        (_, Some(_)) if wants_upgrade && has_body(&request) => {
+            let why = "a request for a websocket has no body: leave content-length and transfer-encoding out";
+            answer(StatusCode::BAD_REQUEST).force_close().json(error(why))
+        }
         (_, Some(protocol)) if wants_upgrade => {
             front.started().await;
             let response = upgrade(&request, payload, &front, *protocol).await;
@@ -454,9 +458,18 @@ fn is_reading(request: &HttpRequest) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
+/// Whether it asks for a websocket, and for nothing else: the HTTP server knows no list of protocols.
 fn wants_upgrade(request: &HttpRequest) -> bool {
     let upgrade = request.headers().get(header::UPGRADE).and_then(|value| value.to_str().ok());
-    upgrade.is_some_and(|value| value.to_ascii_lowercase().contains("websocket"))
+    upgrade.is_some_and(|value| value.trim().eq_ignore_ascii_case("websocket"))
+}
+
+/// Whether it says that a body follows.
+fn has_body(request: &HttpRequest) -> bool {
+    let headers = request.headers();
+    let is_empty = |length: &header::HeaderValue| length.as_bytes() == b"0";
+    headers.contains_key(header::TRANSFER_ENCODING)
+        || headers.get_all(header::CONTENT_LENGTH).any(|length| !is_empty(length))
 }
 
 /// The header's text; empty where it is given twice or is not text, so that it matches nothing.

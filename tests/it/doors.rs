@@ -100,6 +100,29 @@ fn open_loopback_is_for_the_daemons_own_user() {
 }
 
 #[test]
+fn a_request_for_a_websocket_has_no_body_and_names_nothing_else() {
+    let daemon = Daemon::start();
+    for (named, status, body) in [
+        ("Upgrade: websocket\r\nTransfer-Encoding: chunked", "400", "0\r\n\r\n"),
+        ("Upgrade: websocket\r\nTransfer-Encoding: chunked", "400", ""),
+        ("Upgrade: websocket\r\nContent-Length: 10", "400", "0123456789"),
+        ("Upgrade: websocket\r\nContent-Length: 0", "101", ""),
+        ("Upgrade: WebSocket", "101", ""),
+        ("Upgrade: websocket, h2c", "426", ""),
+        ("Upgrade: h2c, websocket", "426", ""),
+        ("Upgrade: h2c", "426", ""),
+    ] {
+        let mut socket = TcpStream::connect(daemon.address).expect("it accepts");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
+        let request = upgrade("/ws").replace("Upgrade: websocket", named) + body;
+        socket.write_all(request.as_bytes()).expect("it is sent");
+        let mut answer = [0; 12];
+        socket.read_exact(&mut answer).unwrap_or_else(|error| panic!("{named}: {error}"));
+        assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{named}");
+    }
+}
+
+#[test]
 fn a_flood_of_refusals_is_a_few_lines_of_the_log() {
     const ROUNDS: usize = 300;
     let daemon = Daemon::start();

@@ -50,10 +50,10 @@ use super::json::{Params, clip, invalid};
 use super::{Dialect, DialectSetup, Fault, Frame, Input, Turn};
 use crate::access::{Admitted, Credentials, Secret};
 use crate::conversation::command::{
-    Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory,
+    Abort, Attach, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory,
 };
 use crate::conversation::event::{Event, Outcome, Published};
-use crate::conversation::reply::Aborted;
+use crate::conversation::reply::{Aborted, Attached};
 use crate::daemon::command::{GetCatalog, GetStatus};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{Owner, PluginName, RunId, Seq, SessionKey, Ticket};
@@ -508,8 +508,24 @@ impl Exoclaw {
         })
     }
 
-    /// `session.detach`: lets go of a session at once, so that what is under way of it is not told any more.
+    /// `session.detach`: lets go of a session at once, so that what is under way of it is not told any more. One that
+    /// is being attached is let go of as soon as it is.
     fn detach(&mut self, id: Id) -> Call {
+        let is_attaching = |pending: &&mut Pending| pending.id == id && pending.opens == Opens::Session;
+        if let Some(pending) = self.pending.iter_mut().find(is_attaching) {
+            pending.opens = Opens::Nothing;
+            pending.then = Box::new(|exoclaw, (follow, id), reply, turn| {
+                let why = match Attach::answer(reply) {
+                    Ok(Attached { session, .. }) => {
+                        exoclaw.let_go(Detach { target: Target::Session(session), follow }, turn);
+                        "the session was detached before it was attached".to_owned()
+                    }
+                    Err(error) => wire::describe(&error),
+                };
+                turn.send(wire::refusal(&id, &why));
+            });
+            return Call::nothing("it is not attached yet", |id| answer::detached(id, true));
+        }
         let followed =
             self.streams.iter().position(|s| s.id == id && matches!(s.told, Streaming::Session(_)));
         let stream = followed.map(|at| self.streams.remove(at));
@@ -521,6 +537,13 @@ impl Exoclaw {
             }
             _ => Call::nothing("no session is attached under this id", |id| answer::detached(id, false)),
         }
+    }
+
+    /// Detaches from a session without an answer to anybody.
+    fn let_go(&mut self, detach: Detach, turn: &mut Turn<'_>) {
+        let ticket = turn.execute(Scope::Read, READ, Ok(detach.into()));
+        let then: Then = Box::new(|_, _, _, _| ());
+        self.pending.push(Pending { ticket, id: Id::none(), opens: Opens::Nothing, then });
     }
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
