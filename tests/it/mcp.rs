@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::daemon::{self, Daemon};
-use crate::support::eventually;
 use crate::support::process::{has_argument, is_running};
 use crate::support::tools::needs;
+use crate::support::{NOBODY, eventually};
 
 /// The folder of the server.
 fn folder() -> PathBuf {
@@ -501,11 +501,10 @@ fn a_server_behind_a_url_that_sends_its_client_elsewhere_or_away_is_not_there() 
     let (locked, _kept_too) = behind_url(|_, _| {
         ("HTTP/1.1 401 Unauthorized\r\nwww-authenticate: Bearer realm=x".to_owned(), String::new())
     });
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let daemon = Daemon::with(&format!(
         "[[mcp]]\nname = \"redirects\"\nurl = \"http://{redirects}/mcp\"\n\
          [[mcp]]\nname = \"locked\"\nurl = \"http://{locked}/mcp\"\n\
-         [[mcp]]\nname = \"closed\"\nurl = \"http://{closed}/mcp\"\n"
+         [[mcp]]\nname = \"closed\"\nurl = \"http://{NOBODY}/mcp\"\n"
     ));
     for (name, says) in
         [("redirects", "no grant"), ("locked", "refuses the credentials"), ("closed", "refused")]

@@ -1,8 +1,6 @@
 //! Models over the network, from a client's prompt to the provider's wire and back: all formats,
 //! over HTTP and HTTPS, and whatever providers do when they fail.
 
-use std::net::TcpListener;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -11,8 +9,8 @@ use crate::support::client::{Client, Stream};
 use crate::support::daemon::{self, Daemon};
 use crate::support::openclaw;
 use crate::support::upstream::{Turn, Upstream};
-use crate::support::wait_for;
 use crate::support::wundr::Wundr;
+use crate::support::{NOBODY, wait_for};
 
 const KINDS: [&str; 3] = ["anthropic", "openai", "openai-responses"];
 
@@ -545,15 +543,14 @@ fn an_abort_closes_the_call_before_its_head_and_within_its_body() {
 #[test]
 fn a_provider_that_is_not_there_is_named() {
     for kind in KINDS {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let home = daemon::home();
         let (daemon, mut client) =
-            Daemon::at(home, &config(kind, &format!("http://127.0.0.1:{port}")), &[("UP_KEY", KEY)])
+            Daemon::at(home, &config(kind, &format!("http://{NOBODY}")), &[("UP_KEY", KEY)])
                 .and(Client::connect);
         for _ in 0..2 {
             let failed = client.chat("ada", "anybody?");
             assert_failed(&failed, kind);
-            let says = format!("connection refused: does the server at 127.0.0.1:{port} run? check base_url");
+            let says = format!("connection refused: does the server at {NOBODY} run? check base_url");
             assert!(failed.error().contains(&says), "{kind}: {failed:?}");
             assert_eq!(failed.usage(), (0, 0), "{kind}: nothing was counted");
         }

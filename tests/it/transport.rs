@@ -2,11 +2,12 @@
 //! servers close just then, by TLS with certificates of one's own; and what is said where they do not arrive.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::support::NOBODY;
 use crate::support::client::{Client, Stream};
 use crate::support::daemon::{self, Daemon};
 use crate::support::proxy::Proxy;
@@ -105,7 +106,6 @@ fn what_is_on_this_host_or_named_is_asked_directly() {
 fn what_is_wrong_with_a_proxy_is_said() {
     let proxy = Proxy::start(Some("Basic x"));
     let there = proxy.address();
-    let nobody = nobody();
     for (scheme, value, says) in [
         (
             "https",
@@ -115,13 +115,13 @@ fn what_is_wrong_with_a_proxy_is_said() {
         ("http", format!("{there}"), "407 (the proxy wants a user and a password".to_owned()),
         (
             "https",
-            format!("http://u:geheim@{nobody}"),
-            format!("connection refused by the proxy at {nobody}, which HTTPS_PROXY names"),
+            format!("http://u:geheim@{NOBODY}"),
+            format!("connection refused by the proxy at {NOBODY}, which HTTPS_PROXY names"),
         ),
         (
             "http",
-            format!("http://u:geheim@{nobody}"),
-            format!("connection refused by the proxy at {nobody}, which HTTP_PROXY names"),
+            format!("http://u:geheim@{NOBODY}"),
+            format!("connection refused by the proxy at {NOBODY}, which HTTP_PROXY names"),
         ),
     ] {
         let variable = format!("{}_PROXY", scheme.to_ascii_uppercase());
@@ -141,11 +141,6 @@ fn what_is_wrong_with_a_proxy_is_said() {
     let expected =
         "provider up: HTTPS_PROXY names a proxy by socks5, which is not spoken: expected http://HOST:PORT";
     assert!(said.contains(expected) && !said.contains("geheim"), "{said}");
-}
-
-/// Where nobody listens.
-fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// Behind a proxy that closes each connection when the next request comes.
@@ -205,7 +200,6 @@ fn a_servers_own_certificate_is_taken_where_it_is_named() {
 fn what_does_not_arrive_says_why() {
     let plain = Upstream::start();
     let secure = Upstream::start_self_signed();
-    let gone = nobody();
     // A server that answers a handshake in plain HTTP, as most do.
     let answers = TcpListener::bind("127.0.0.1:0").unwrap();
     let no_tls = format!("https://{}", answers.local_addr().unwrap());
@@ -217,9 +211,9 @@ fn what_does_not_arrive_says_why() {
     let page = |title: &str| format!("<html><head><title>{title}</title></head></html>");
     for (url, turn, says) in [
         (
-            format!("http://{gone}"),
+            format!("http://{NOBODY}"),
             None,
-            format!("connection refused: does the server at {gone} run? check base_url"),
+            format!("connection refused: does the server at {NOBODY} run? check base_url"),
         ),
         (no_tls, None, "what answers does not speak TLS".to_owned()),
         (

@@ -22,6 +22,7 @@ pub mod upstream;
 pub mod wundr;
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up: far longer than it ever takes.
@@ -51,6 +52,9 @@ impl<T> Condition for Option<T> {
         self
     }
 }
+
+/// Where nobody listens. A port of 127.0.0.1 that was free a moment ago may be another test's by now.
+pub const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 99)), 9);
 
 /// Polls until `condition` holds or gives something.
 ///
