@@ -64,3 +64,84 @@ impl<A: Awaits> ActorFuture<A> for Waiting {
         Poll::Pending
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use actix::{Addr, Handler, Message};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const ALL: usize = 500;
+
+    /// Waits for what it is sent, and counts what came.
+    #[derive(Default)]
+    struct Counting {
+        awaited: Awaited<Self>,
+        came: usize,
+        polls: Rc<Cell<usize>>,
+        done: Option<oneshot::Sender<(usize, usize)>>,
+    }
+
+    impl Actor for Counting {
+        type Context = actix::Context<Self>;
+
+        fn started(&mut self, ctx: &mut Self::Context) {
+            ctx.set_mailbox_capacity(ALL);
+            Self::begin_to_wait(ctx);
+        }
+    }
+
+    impl Awaits for Counting {
+        fn awaited(&mut self) -> &mut Awaited<Self> {
+            &mut self.awaited
+        }
+    }
+
+    #[derive(Message)]
+    #[rtype(result = "()")]
+    struct WaitFor(oneshot::Receiver<()>);
+
+    impl Handler<WaitFor> for Counting {
+        type Result = ();
+
+        fn handle(&mut self, WaitFor(mut receiver): WaitFor, _: &mut Self::Context) {
+            let polls = self.polls.clone();
+            let what = std::future::poll_fn(move |task| {
+                polls.set(polls.get() + 1);
+                Pin::new(&mut receiver).poll(task)
+            });
+            self.awaited.add(what, |counting, _, _| {
+                counting.came += 1;
+                if counting.came == ALL
+                    && let Some(done) = counting.done.take()
+                {
+                    let _ = done.send((counting.came, counting.polls.get()));
+                }
+            });
+        }
+    }
+
+    #[actix::test]
+    async fn each_of_many_is_polled_when_it_is_added_and_when_it_is_ready() {
+        let (done, told) = oneshot::channel();
+        let counting: Addr<Counting> = Counting { done: Some(done), ..Counting::default() }.start();
+        let mut senders = Vec::new();
+        for _ in 0..ALL {
+            let (sender, receiver) = oneshot::channel();
+            counting.send(WaitFor(receiver)).await.unwrap();
+            senders.push(sender);
+        }
+        // The last first, each by itself.
+        for sender in senders.into_iter().rev() {
+            sender.send(()).unwrap();
+            tokio::task::yield_now().await;
+        }
+        let (came, polls) = told.await.unwrap();
+        assert_eq!(came, ALL);
+        assert!(polls <= 2 * ALL, "{polls} polls of {ALL}");
+    }
+}

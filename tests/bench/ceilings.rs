@@ -22,10 +22,10 @@ const CEILINGS: [Ceiling; 11] = [
     ceiling("ping xeno 64x1, CPU", "epoll echo", 7.2, 12.0),
     ceiling("token flat 16, CPU", "awc relay", 3.6, 2.6),
     ceiling("token paced 64@100, CPU", "relay", 2.7, 4.5),
-    ceiling("one-token chat, CPU", "relay", 9.5, 13.0),
+    ceiling("one-token chat, CPU", "relay", 11.0, 20.0),
     ceiling("fan exoclaw 1000, CPU a delivery", "fan", 2.1, 3.4),
-    ceiling("fan wundr 1000, CPU a delivery", "fan", 2.8, 4.2),
-    ceiling("fan openclaw 1000, CPU a delivery", "fan", 1.2, 4.4),
+    ceiling("fan wundr 1000, CPU a delivery", "fan", 2.9, 4.8),
+    ceiling("fan openclaw 1000, CPU a delivery", "fan", 1.4, 5.5),
 ];
 
 const fn ceiling(title: &'static str, beside: &'static str, release: f64, dev: f64) -> Ceiling {
