@@ -380,13 +380,14 @@ impl Exoclaw {
             let text = format!("unknown method: {}", clip(method));
             return turn.send(wire::refusal(&id, &text));
         }
-        let call = self.call(method, params, turn).unwrap_or_else(Call::refused);
         let followed =
             self.streams.iter().filter(|stream| matches!(stream.told, Streaming::Session(_))).count();
+        // Before the call, which may let go of something.
         if self.pending.len() + self.streams.len() - followed >= IN_FLIGHT_MAX {
             let text = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to end");
             return turn.send(wire::refusal(&id, &text));
         }
+        let call = self.call(method, params, turn).unwrap_or_else(Call::refused);
         let attaching = self.pending.iter().filter(|pending| pending.opens == Opens::Session).count();
         if call.opens == Opens::Session && followed + attaching >= self.setup.subscriptions {
             let limit = self.setup.subscriptions;

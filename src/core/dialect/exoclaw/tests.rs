@@ -114,6 +114,33 @@ fn key() -> SessionKey {
 }
 
 #[test]
+fn what_is_refused_since_too_much_is_in_flight_lets_go_of_nothing() {
+    let mut peer = Peer::open();
+    let route = r#"{"channel":"websocket","account":"u"}"#;
+    peer.text(&format!(r#"{{"id":"a","method":"session.attach","params":{route}}}"#));
+    let attached = Attached {
+        session: key(),
+        after: Seq(0),
+        head: Seq(0),
+        under_way: None,
+        queued: Vec::new(),
+        model: None,
+    };
+    let ticket = peer.executed[0].0;
+    peer.tell(Input::Reply(ticket, Ok(Reply::Session(SessionReply::Attached(attached)))));
+    for at in 0..IN_FLIGHT_MAX {
+        peer.text(&format!(r#"{{"id":{at},"method":"session.list"}}"#));
+    }
+    assert_eq!(peer.executed.len(), 1 + IN_FLIGHT_MAX);
+    peer.sent.clear();
+    peer.text(r#"{"id":"d","method":"session.detach","params":{"id":"a"}}"#);
+    assert!(peer.sent[0]["error"].as_str().unwrap().starts_with("too many requests in flight"));
+    assert_eq!(peer.executed.len(), 1 + IN_FLIGHT_MAX);
+    peer.event(ticket, 1, &"r".into(), Event::Text("still told".into()));
+    assert_eq!(peer.sent[1]["data"], "still told");
+}
+
+#[test]
 fn ids_are_echoed_in_the_type_they_came_in() {
     let mut peer = Peer::open();
     for (given, echoed) in [
