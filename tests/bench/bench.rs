@@ -103,23 +103,25 @@ impl Asked {
     /// # Errors
     /// Says which name is none, or that nothing is left.
     fn rows(&self) -> Result<Vec<Row>, String> {
-        let mut all = rows::all();
+        let all = rows::all();
         let is_usual = |row: &Row| self.extent.is_long || !row.is_long;
-        let mut wanted: Vec<bool> = all.iter().map(|row| self.names.is_empty() && is_usual(row)).collect();
-        for name in &self.names {
+        let is_called = |row: &Row, name: &str| {
             let is_exact = |row: &Row| row.name.eq_ignore_ascii_case(name);
-            let has_it = |row: &Row| row.name.to_lowercase().contains(&name.to_lowercase()) && is_usual(row);
-            let is_one = all.iter().any(is_exact);
-            let found: Vec<bool> =
-                all.iter().map(|row| if is_one { is_exact(row) } else { has_it(row) }).collect();
-            if !found.contains(&true) {
-                return Err(format!("no row has \"{name}\" in its name; --list names them, with --long all"));
+            match all.iter().any(is_exact) {
+                true => is_exact(row),
+                false => is_usual(row) && row.name.to_lowercase().contains(&name.to_lowercase()),
             }
-            wanted.iter_mut().zip(found).for_each(|(wanted, found)| *wanted |= found);
+        };
+        if let Some(name) = self.names.iter().find(|name| !all.iter().any(|row| is_called(row, name))) {
+            return Err(format!("no row has \"{name}\" in its name; --list names them, with --long all"));
         }
-        let mut wanted = wanted.into_iter();
-        all.retain(|row| wanted.next() == Some(true) && (!self.checks || ceilings::has(&row.name)));
-        if all.is_empty() { Err("none of these rows has a ceiling".into()) } else { Ok(all) }
+        let is_wanted = |row: &Row| match self.names.is_empty() {
+            true => is_usual(row),
+            false => self.names.iter().any(|name| is_called(row, name)),
+        };
+        let may_be = |row: &Row| !self.checks || ceilings::has(&row.name);
+        let wanted: Vec<Row> = rows::all().into_iter().filter(|row| is_wanted(row) && may_be(row)).collect();
+        if wanted.is_empty() { Err("none of these rows has a ceiling".into()) } else { Ok(wanted) }
     }
 }
 

@@ -26,6 +26,7 @@ const SHORT: usize = 16;
 pub struct Model {
     /// Where it listens.
     pub address: SocketAddr,
+    tokens: usize,
     said: Arc<AtomicUsize>,
     held: Held,
 }
@@ -48,7 +49,7 @@ impl Model {
         let held = Held::default();
         let answers = (answers, held.clone());
         std::thread::spawn(move || take_requests(&listener, &answers));
-        Self { address, said, held }
+        Self { address, tokens, said, held }
     }
 
     /// Answers nobody from here on, until [`Self::release`].
@@ -59,9 +60,9 @@ impl Model {
     }
 
     /// Answers all who have asked since [`Self::hold`].
-    pub fn release(&self, tokens: usize) {
+    pub fn release(&self) {
         for mut socket in lock(&self.held).take().into_iter().flatten() {
-            let _ = socket.write_all(&whole(tokens));
+            let _ = socket.write_all(&whole(self.tokens));
         }
     }
 

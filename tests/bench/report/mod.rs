@@ -35,6 +35,13 @@ pub struct Goal {
     pub is_sure: bool,
 }
 
+impl Goal {
+    /// Whether it is met, for sure.
+    pub fn is_met(&self) -> bool {
+        self.is_sure && self.share <= 1.0
+    }
+}
+
 /// The lines of a figure.
 pub fn lines(figure: &Figure) -> Vec<Line> {
     let ours = spread(&figure.ours).median;
@@ -91,7 +98,7 @@ impl Line {
         };
         let (goal, met) = match &self.goal {
             Some(goal) if !goal.is_sure => (goal.shown.clone(), "unsure"),
-            Some(goal) => (goal.shown.clone(), if goal.share <= 1.0 { "yes" } else { "no" }),
+            Some(goal) => (goal.shown.clone(), if goal.is_met() { "yes" } else { "no" }),
             None => (String::new(), ""),
         };
         [
@@ -173,8 +180,8 @@ the disk; `fan` writes one frame to all. They authenticate, parse, store and rem
 that costs. Less is better everywhere.
 
 - `ping AxB`: A connections with B requests under way each; CPU time of one.
-- `token flat N`: N answers at once, as fast as they come; `token paced N@R`: R tokens a second each; `mixed`: in four \
-protocols. CPU time of one token. `age`: how old a token is when the client has it.
+- `token flat N`: N answers at once, as fast as they come; `token paced N@R`: R tokens a second each; `mixed`: in the \
+three protocols that are spoken over WebSockets. CPU time of one token. `age`: how old a token is when the client has it.
 - `one-token chat`: a prompt in a new session, from beginning to end. `first token N`: N such at once, until the first \
 token comes, less what the disk takes to sync once.
 - `prompts N`: how long N sessions take to acknowledge a prompt, each prompt by itself on the disk.
@@ -191,7 +198,7 @@ quarter are discarded; where most were, it is `unsure` whether the goal is met. 
 /// How many goals are met, in a sentence.
 fn met(lines: &[Line]) -> String {
     let goals: Vec<&Goal> = lines.iter().filter_map(|line| line.goal.as_ref()).collect();
-    let met = goals.iter().filter(|goal| goal.is_sure && goal.share <= 1.0).count();
+    let met = goals.iter().filter(|goal| goal.is_met()).count();
     format!("{met} of {} goals are met.", goals.len())
 }
 

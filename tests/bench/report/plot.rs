@@ -44,7 +44,7 @@ pub fn svg(occasion: &Occasion, lines: &[Line]) -> String {
     for (row, line) in lines.iter().enumerate() {
         let Some(goal) = &line.goal else { continue };
         let y = TOP + ROW * row as f64;
-        let class = if goal.share <= 1.0 { "met" } else { "missed" };
+        let class = if goal.is_met() { "met" } else { "missed" };
         let (label, value) = match (&line.limit, &line.ratio) {
             (Some((name, _)), Some((ratio, _))) if goal.is_ratio => {
                 (format!("{} / {name}", line.title), format!("{:.2}x", ratio.median))

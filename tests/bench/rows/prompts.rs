@@ -121,7 +121,7 @@ fn acknowledge(process: &Process, dialect: Dialect, model: &Model, sessions: usi
                     accepted += 1;
                     if accepted == total {
                         took = begin.elapsed();
-                        model.release(1);
+                        model.release();
                     }
                 } else if dialect.is_end(message) {
                     done += 1;
