@@ -17,6 +17,7 @@
 //! | [`Files`](files) | what clients put with the daemon and get from it |
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
+//! | [`Bus`](bus) | people who write through adapters on NATS JetStream |
 //! | [`Learner`](learner) | facts that are found in what was said |
 //! | [`Embedder`](embedder) | vectors of what is remembered, and the search by them |
 //! | [`Store`](store) | the log |
@@ -31,6 +32,7 @@
 //! [`outbound`].
 
 pub mod agent_supervisor;
+pub mod bus;
 pub mod channel;
 pub mod channel_supervisor;
 pub mod configuration;
@@ -47,6 +49,8 @@ pub mod learner;
 pub mod listener;
 pub mod mcp_server;
 pub mod mcp_supervisor;
+#[cfg(feature = "nats")]
+mod nats;
 pub mod nodes;
 pub mod operator;
 pub mod outbound;

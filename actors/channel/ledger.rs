@@ -19,9 +19,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The part of the store that is a channel's.
 #[derive(Clone)]
-pub(super) struct Ledger {
-    pub(super) channel: Arc<str>,
-    pub(super) store: Addr<Store>,
+pub(crate) struct Ledger {
+    pub(crate) channel: Arc<str>,
+    pub(crate) store: Addr<Store>,
 }
 
 impl Ledger {
@@ -29,13 +29,13 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`WriteChannel`]'s.
-    pub(super) async fn try_write(&self, changes: Vec<ChannelChange>) -> Result<(), Error> {
+    pub(crate) async fn try_write(&self, changes: Vec<ChannelChange>) -> Result<(), Error> {
         let channel = self.channel.to_string();
         ask(&self.store, WriteChannel { channel, now: clock::now(), changes }).await.flatten()
     }
 
     /// Writes it in one transaction, however often that has to be tried. `failed` is told why it was not written.
-    pub(super) async fn write(&self, changes: Vec<ChannelChange>, failed: impl Fn(&str)) {
+    pub(crate) async fn write(&self, changes: Vec<ChannelChange>, failed: impl Fn(&str)) {
         let mut pause = PAUSE;
         while let Err(error) = self.try_write(changes.clone()).await {
             failed(&error.message);

@@ -3,18 +3,18 @@
 //! ```text
 //!  platform ──► inbox row ──► adapter: messages ──► who may write? ──► inbox rows, one a message
 //!                                                         └─ nobody: a code, or nothing
-//!  inbox row ──► prompt (its key is the row's) ──► run ──► adapter: requests ──► outbox row, inbox row gone
-//!  outbox row ──► request after request ──► platform
+//!  inbox row ──► prompt (its key is the row's) ──► in the session's log: inbox row gone
+//!                    run ──► its end and the outbox row, at once (the session's doing)
+//!  outbox row ──► adapter: requests ──► request after request ──► platform
 //! ```
 //!
 //! Each arrow that must not be lost or taken twice is a transaction of the store, so a crash between two of them
 //! goes on where it was: what was acknowledged is in the inbox, a prompt that was accepted is found again by its
-//! key, and an answer is in the outbox before its message has left the inbox. Messages of one conversation are
-//! answered one after the other, and so are their answers sent ([`sending`]); conversations do not wait for each
-//! other.
+//! key, and where its answer goes is a part of it. Messages of one conversation are prompted for one after the other,
+//! and so are their answers sent ([`sending`]); conversations do not wait for each other.
 
 mod adapter;
-mod ledger;
+pub(crate) mod ledger;
 mod sending;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -26,13 +26,13 @@ use actix_web::web::Bytes;
 use clawmux_core::channel::admission::{Admission, Code, Entrance};
 use clawmux_core::channel::{Answered, BODY_BYTES_MAX, Image, Incoming, Status};
 use clawmux_core::config::{self, ChannelMode};
-use clawmux_core::conversation::approval::ApprovalRequest;
 use clawmux_core::conversation::command::{SessionCommand, Submit};
-use clawmux_core::conversation::event::{Event, Outcome, Published};
+use clawmux_core::conversation::event::{Event, Published};
+use clawmux_core::conversation::outbox::ChannelAnswer;
 use clawmux_core::conversation::reply::SessionReply;
-use clawmux_core::conversation::turn::Turn;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{ApprovalId, Owner, RunId, Ticket};
+use clawmux_core::ids::{Owner, RunId, Ticket};
+use clawmux_core::prompt::answer_to::AnswerTo;
 use clawmux_core::prompt::attachment::{ATTACHMENT_BYTES_MAX, Attachment};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::request::reply::Reply;
@@ -49,18 +49,23 @@ use crate::runtime::clock;
 use crate::runtime::deliver::{Deliver, cost};
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
-use crate::runtime::say::Say;
+use crate::runtime::say::{OutboxGrew, Say};
 use crate::runtime::supervision::Guard;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::session::AgentConfigs;
-use crate::store::{ChannelChange, ChannelState, OutboxRow, ReadChannel, SendState, Store};
+use crate::store::{
+    ChannelChange, ChannelState, OutboxRow, ReadChannel, Saying, SendState, Store, Words,
+};
 
 use adapter::{Adapter, patiently};
 use ledger::Ledger;
 use sending::{Fared, Flights, Sender};
 
-/// Conversations that are answered at once.
+/// Conversations whose next message is prompted for at once.
 const RUNNING_MAX: usize = 64;
+
+/// Runs that are followed at once, so that their platform is told of them.
+const FOLLOWED_MAX: usize = 64;
 
 /// Answers on their way at once.
 const SENDING_MAX: usize = 16;
@@ -156,8 +161,10 @@ pub struct Channel {
     is_parsing: bool,
     /// Messages that wait, by conversation.
     messages: BTreeMap<String, VecDeque<(i64, Incoming)>>,
-    /// Those that are being answered, one a conversation.
+    /// Those that are prompted for, one a conversation.
     running: HashMap<String, Running>,
+    /// Runs that are followed, and what tells their platform of them.
+    followed: HashMap<Ticket, SpawnHandle>,
     /// Answers that wait, by conversation.
     outbox: BTreeMap<String, VecDeque<OutboxRow>>,
     sending: HashSet<String>,
@@ -179,15 +186,13 @@ struct Waiting {
     id: i64,
 }
 
-/// A message that is being answered.
+/// A message that is prompted for.
 struct Running {
     id: i64,
     message: Arc<Incoming>,
     attachments: Vec<Attachment>,
     /// How often it was asked for.
     attempt: u32,
-    fold: Turn,
-    typing: Option<SpawnHandle>,
 }
 
 #[derive(Default)]
@@ -220,6 +225,7 @@ impl Channel {
             is_parsing: false,
             messages: BTreeMap::new(),
             running: HashMap::new(),
+            followed: HashMap::new(),
             outbox: BTreeMap::new(),
             sending: HashSet::new(),
             flights: Flights::default(),
@@ -317,6 +323,7 @@ impl Channel {
             self.read.1 = row.id;
             match &row.state {
                 SendState::Waits(_) => {
+                    self.figures.answered += u64::from(matches!(row.words, Words::Answer(_)));
                     self.outbox.entry(row.conversation.clone()).or_default().push_back(row);
                 }
                 SendState::Sending => {
@@ -374,10 +381,11 @@ impl Channel {
                         match adapter.format(&message, &told).await {
                             Ok(requests) => {
                                 changes.push(ChannelChange::Tell(name.clone(), code.clone()));
-                                changes.push(ChannelChange::Answer {
+                                changes.push(ChannelChange::Say(Saying {
                                     conversation: message.conversation(),
-                                    requests: requests.to_json(),
-                                });
+                                    address: message.address(),
+                                    words: Words::Requests(requests.to_json()),
+                                }));
                             }
                             Err(why) => {
                                 untold = Some(format!("{name} wrote first and can't be told a code: {why}"))
@@ -430,8 +438,6 @@ impl Channel {
                 message: Arc::clone(&message),
                 attachments: Vec::new(),
                 attempt: 0,
-                fold: Turn::new(),
-                typing: None,
             };
             self.running.insert(conversation.clone(), running);
             if message.images.is_empty() {
@@ -454,7 +460,11 @@ impl Channel {
 
     fn prompt(&mut self, conversation: &str, ctx: &mut Context<Self>) {
         let Some(running) = self.running.get_mut(conversation) else { return };
-        running.fold = Turn::new();
+        let answer_to = AnswerTo {
+            channel: self.config.name.clone(),
+            conversation: conversation.to_owned(),
+            address: running.message.address(),
+        };
         let submit = SessionCommand::Submit(Submit {
             target: Target::Route(running.message.route(&self.config.name)),
             run: RunId::from_random(clock::random()),
@@ -463,8 +473,8 @@ impl Channel {
             attachments: running.attachments.clone(),
             files: Vec::new(),
             local_files: Vec::new(),
-            run_options: RunOptions::default(),
-            follow: true,
+            run_options: RunOptions { answer_to: Some(Arc::new(answer_to)), ..RunOptions::default() },
+            follow: self.followed.len() < FOLLOWED_MAX,
         });
         let waiting = Waiting { conversation: conversation.to_owned(), id: running.id };
         let to = ctx.address().recipient();
@@ -492,29 +502,40 @@ impl Channel {
             return;
         }
         self.note(&error.message);
-        self.answer(waiting, Answered { status: Status::Error, content: error.message }, ctx);
+        let refused = ChannelAnswer::refused(&waiting.id.to_string(), &error);
+        let saying = |message: &Incoming| Saying {
+            conversation: waiting.conversation.clone(),
+            address: message.address(),
+            words: Words::Answer(refused.to_json()),
+        };
+        let said = self.running(waiting).map(|running| ChannelChange::Say(saying(&running.message)));
+        self.taken(waiting, said, ctx);
     }
 
     fn replied(&mut self, ticket: Ticket, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
-        if let Ok(Reply::Session(SessionReply::Accepted(_))) = reply {
-            // It is followed to its end.
-            if let Some(waiting) = self.line.waiting(ticket).cloned() {
-                self.show_typing(&waiting, ctx);
-            }
-            return;
-        }
-        let Some(waiting) = self.line.over(ticket) else { return };
         match reply {
-            Ok(_) => {}
-            Err(error) => self.refused(&waiting, error, ctx),
+            Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
+                let Some(waiting) = self.line.waiting(ticket).cloned() else { return };
+                if accepted.is_over || self.followed.len() >= FOLLOWED_MAX {
+                    let _ = self.line.over(ticket);
+                } else {
+                    self.show_typing(ticket, &waiting, ctx);
+                }
+                self.taken(&waiting, None, ctx);
+            }
+            reply => {
+                let Some(waiting) = self.line.over(ticket) else { return };
+                if let Err(error) = reply {
+                    self.refused(&waiting, error, ctx);
+                }
+            }
         }
     }
 
     /// Tells the platform, as long as an answer is under way. Nothing depends on it.
-    fn show_typing(&mut self, waiting: &Waiting, ctx: &mut Context<Self>) {
+    fn show_typing(&mut self, ticket: Ticket, waiting: &Waiting, ctx: &mut Context<Self>) {
         let sender = self.sender();
         let Some(running) = self.running(waiting) else { return };
-        running.attempt = 0;
         let message = Arc::clone(&running.message);
         let told = async move {
             for _ in 0..TYPING_MAX {
@@ -524,101 +545,27 @@ impl Channel {
             }
         };
         let typing = ctx.spawn(told.into_actor(self));
-        match self.running(waiting) {
-            Some(running) => drop(running.typing.replace(typing).map(|before| ctx.cancel_future(before))),
-            None => drop(ctx.cancel_future(typing)),
-        }
+        self.followed.insert(ticket, typing);
     }
 
     fn heard(&mut self, ticket: Ticket, event: &Published, ctx: &mut Context<Self>) {
         self.line.taken(cost(event));
-        let Some(waiting) = self.line.waiting(ticket).cloned() else { return };
-        let Some(running) = self.running(&waiting) else { return };
-        running.fold.apply(&event.logged.event);
-        if let (Some(run), Event::ApprovalAsked(asked)) = (&event.logged.run, &event.logged.event) {
-            return self.tell_of_approval(&waiting, run, asked, ctx);
-        }
-        let Event::Ended { outcome, .. } = &event.logged.event else { return };
-        let (text, _) = running.fold.text();
-        let _ = self.line.over(ticket);
-        let answer = match outcome {
-            Outcome::Completed | Outcome::Incomplete(_) => Answered { status: Status::Answer, content: text },
-            Outcome::Aborted(_) => {
-                Answered { status: Status::Notice, content: "The answer was called off.".to_owned() }
+        if matches!(event.logged.event, Event::Ended { .. }) {
+            let _ = self.line.over(ticket);
+            if let Some(typing) = self.followed.remove(&ticket) {
+                ctx.cancel_future(typing);
             }
-            Outcome::Failed(error) => Answered { status: Status::Error, content: error.message.clone() },
-        };
-        self.answer(&waiting, answer, ctx);
+        }
     }
 
-    /// Says that the answer waits for an approval: once, however often it is heard, and no more once that is
-    /// decided.
-    fn tell_of_approval(
-        &mut self,
-        waiting: &Waiting,
-        run: &RunId,
-        asked: &ApprovalRequest,
-        ctx: &mut Context<Self>,
-    ) {
-        let adapter = self.adapter();
-        let Some(running) = self.running(waiting) else { return };
-        let message = Arc::clone(&running.message);
-        let content = format!("Before I go on, the operator has to approve a call of {}.", asked.call.name);
-        let told = Answered { status: Status::Notice, content };
-        let (waiting, call) = (waiting.clone(), asked.call.id.clone());
-        let known_as = format!("approval {}", ApprovalId::of(run, &call).as_str());
-        let formatted = async move { adapter.format(&message, &told).await };
-        ctx.spawn(formatted.into_actor(self).map(move |formatted, channel, ctx| {
-            let still_waits =
-                channel.running(&waiting).is_some_and(|running| running.fold.waits_for_approval(&call));
-            let requests = match formatted {
-                Ok(requests) if still_waits && !requests.is_empty() => requests.to_json(),
-                Ok(_) => return,
-                Err(why) => return channel.note(&why),
-            };
-            let notice = ChannelChange::Notice { known_as, conversation: waiting.conversation, requests };
-            let written = channel.write(vec![notice]);
-            ctx.spawn(written.into_actor(channel).map(|written, channel, ctx| match written {
-                Ok(()) => channel.refill(ctx),
-                Err(error) => channel.note(&error.message),
-            }));
-        }));
-    }
-
-    /// Writes an answer down, in the place of what it answers.
-    fn answer(&mut self, waiting: &Waiting, answer: Answered, ctx: &mut Context<Self>) {
-        let adapter = self.adapter();
-        let Some(running) = self.running(waiting) else { return };
-        if let Some(typing) = running.typing.take() {
-            ctx.cancel_future(typing);
-        }
-        let (id, message) = (running.id, Arc::clone(&running.message));
-        let ledger = self.ledger();
-        let conversation = waiting.conversation.clone();
-        let written = async move {
-            // Who has nothing to say says nothing.
-            let is_silent = answer.status == Status::Answer && answer.content.trim().is_empty();
-            let formatted = match is_silent {
-                true => Ok(None),
-                false => patiently(async || adapter.format(&message, &answer).await).await.map(Some),
-            };
-            let mut changes = vec![ChannelChange::Taken(id)];
-            if let Ok(Some(requests)) = &formatted
-                && !requests.is_empty()
-            {
-                changes.push(ChannelChange::Answer { conversation, requests: requests.to_json() });
-            }
-            ledger.write(changes, |_| {}).await;
-            formatted.err()
-        };
-        let waiting = waiting.clone();
-        ctx.spawn(written.into_actor(self).map(move |failed, channel, ctx| {
-            channel.running.remove(&waiting.conversation);
-            channel.figures.answered += 1;
-            if let Some(why) = failed {
-                channel.note(&why);
-                let name = channel.config.name.as_str();
-                tracing::warn!(channel = %name, error = ?shortened(&why), "an answer could not be put into the platform's words: it is in its session only");
+    /// A message is done with here: its prompt is in the log, or this is said instead.
+    fn taken(&mut self, waiting: &Waiting, said: Option<ChannelChange>, ctx: &mut Context<Self>) {
+        let (ledger, waiting) = (self.ledger(), waiting.clone());
+        let changes = said.into_iter().chain([ChannelChange::Taken(waiting.id)]).collect();
+        let written = async move { ledger.write(changes, |_| {}).await };
+        ctx.spawn(written.into_actor(self).map(move |(), channel, ctx| {
+            if channel.running(&waiting).is_some() {
+                channel.running.remove(&waiting.conversation);
             }
             channel.refill(ctx);
             channel.run_next(ctx);
@@ -764,9 +711,14 @@ impl Actor for Channel {
         // Once it is known how far it had asked.
         ctx.run_later(RETRY, |channel, ctx| channel.begin_polling(0, ctx));
         ctx.run_interval(LAG_CHECK, |channel, ctx| {
+            // Should it not have heard of what was put there.
+            channel.refill(ctx);
             if channel.line.is_lagging() {
                 tracing::warn!(channel = %channel.config.name, "the channel fell behind: it reads its runs again from the store");
                 channel.line = channel.line.anew();
+                for (_, typing) in channel.followed.drain() {
+                    ctx.cancel_future(typing);
+                }
                 let running: Vec<String> = channel.running.keys().cloned().collect();
                 for conversation in running {
                     channel.prompt(&conversation, ctx);
@@ -833,6 +785,14 @@ impl Handler<Land> for Channel {
     }
 }
 
+impl Handler<OutboxGrew> for Channel {
+    type Result = ();
+
+    fn handle(&mut self, _: OutboxGrew, ctx: &mut Self::Context) {
+        self.refill(ctx);
+    }
+}
+
 /// Why an answer has to wait.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -871,7 +831,7 @@ impl Handler<Receive> for Channel {
 }
 
 impl Handler<Say> for Channel {
-    type Result = ResponseActFuture<Self, Result<(), Error>>;
+    type Result = ResponseActFuture<Self, Result<Owner, Error>>;
 
     fn handle(&mut self, say: Say, _: &mut Self::Context) -> Self::Result {
         let message = Incoming {
@@ -896,13 +856,16 @@ impl Handler<Say> for Channel {
             if requests.is_empty() {
                 return Err(no_words("the channel's adapter makes nothing of it".to_owned()));
             }
-            let (known_as, conversation) = (format!("said {}", say.id), message.conversation());
-            let requests = requests.to_json();
-            ledger.try_write(vec![ChannelChange::Notice { known_as, conversation, requests }]).await
+            let saying = Saying {
+                conversation: message.conversation(),
+                address: message.address(),
+                words: Words::Requests(requests.to_json()),
+            };
+            ledger.try_write(vec![ChannelChange::SayOnce(format!("said {}", say.id), saying)]).await
         };
         Box::pin(said.into_actor(self).map(|written, channel, ctx| {
             channel.refill(ctx);
-            written
+            written.map(|()| channel.owner.clone())
         }))
     }
 }
@@ -1022,7 +985,7 @@ impl Handler<Observe> for Channel {
                 "codes": codes.map(|(name, told)| json!({ "name": name, "told_ms": told.told.as_millis() }))
                     .collect::<Vec<_>>(),
                 "inbox": self.raw.len() + waiting,
-                "running": self.running.len(),
+                "running": self.running.len() + self.followed.len(),
                 "outbox": self.outbox.values().map(VecDeque::len).sum::<usize>() + self.sending.len(),
                 "unsent": unsent.collect::<Vec<_>>(),
                 "received_total": self.figures.received,

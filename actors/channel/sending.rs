@@ -15,16 +15,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use clawmux_core::channel::{Outgoing, Refused, Verdict, verdict};
+use clawmux_core::channel::{Answered, Incoming, Outgoing, Refused, Verdict, verdict};
+use clawmux_core::conversation::outbox::ChannelAnswer;
 use clawmux_core::tools::plugin::Rights;
 use futures::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, patiently};
 use super::ledger::Ledger;
 use crate::outbound::fetch::{Fate, Fetcher, Opened, Reach};
 use crate::runtime::clock;
-use crate::store::{ChannelChange, OutboxRow, SendState};
+use crate::store::{ChannelChange, OutboxRow, SendState, Words};
 
 /// How long a platform may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -111,7 +112,7 @@ impl Sender {
             self.put(row.id, state.clone(), &paused).await;
             Fared::Stopped(next, state)
         };
-        let requests = match Outgoing::from_json(&row.requests) {
+        let requests = match self.requests(&row, &paused).await {
             Ok(requests) => requests,
             Err(why) => return stopped(row.next, SendState::Failed(why)).await,
         };
@@ -152,6 +153,20 @@ impl Sender {
             self.write(ChannelChange::Sent(row.id), &paused).await;
         }
         Fared::Sent
+    }
+
+    /// The requests of an answer, which are what they were from the first of them on.
+    async fn requests(&self, row: &OutboxRow, paused: &impl Fn(&str)) -> Result<Outgoing, String> {
+        let answer = match &row.words {
+            Words::Requests(requests) => return Outgoing::from_json(requests),
+            Words::Answer(answer) => ChannelAnswer::from_json(answer)?,
+        };
+        let message = Incoming::of_address(&row.address)?;
+        let Some(answered) = Answered::of(answer) else { return Ok(Outgoing::default()) };
+        let formatted = patiently(async || self.adapter.format(&message, &answered).await).await;
+        let requests = formatted.map_err(|why| format!("it can't be put into the platform's words: {why}"))?;
+        self.write(ChannelChange::Formatted(row.id, requests.to_json()), paused).await;
+        Ok(requests)
     }
 
     /// Sends something that nobody misses: it is tried once.

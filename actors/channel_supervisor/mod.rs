@@ -1,4 +1,6 @@
-//! Who knows the channels: name to actor, starting anew what crashed, and going over to another configuration.
+//! Who knows the channels and the bus: name to actor, starting anew what crashed, and going over to another
+//! configuration. It is the one way out to people elsewhere: what is said over a channel that is not configured goes to
+//! the bus, where there is one.
 //!
 //! What platforms send to `/webhook/NAME` finds its channel in [`Webhooks`], and asks nobody here.
 
@@ -10,16 +12,20 @@ use std::time::Instant;
 
 use actix::prelude::*;
 use clawmux_core::config::{self, ChannelMode};
+use clawmux_core::daemon::operator::DeadLetter;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::Owner;
+use clawmux_core::prompt::answer_to::BUS;
 use futures::future::join_all;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
+use crate::bus::{self, AskDeadLetters, Bus, End};
 use crate::channel::{Channel, Configure, Land, LetIn, ShutOut, Surroundings, Unsent};
 use crate::runtime::ask::ask;
 use crate::runtime::line::Begin;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe};
-use crate::runtime::say::Say;
+use crate::runtime::say::{OutboxGrew, Say};
 use crate::runtime::supervision::{Down, Guard, Restarts};
 
 pub use webhooks::{Delivered, Webhooks};
@@ -38,6 +44,19 @@ pub struct ChannelSupervisor {
     channels: BTreeMap<String, Entry>,
     shared: watch::Sender<Arc<Doors>>,
     generation: u64,
+    bus: BusEntry,
+}
+
+/// The bus, as it is and as it shall be.
+struct BusEntry {
+    around: bus::Surroundings,
+    configured: Option<config::Bus>,
+    /// None where there is none, or it is out of order.
+    to: Option<Bus>,
+    /// What it was started with.
+    config: Option<config::Bus>,
+    generation: u64,
+    restarts: Restarts,
 }
 
 struct Entry {
@@ -51,10 +70,10 @@ struct Entry {
     reading: Arc<Semaphore>,
 }
 
-/// Goes over to these channels: those that are as they were go on.
+/// Goes over to these channels and to this bus: what is as it was goes on.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
-pub struct Reconfigure(pub Vec<config::Channel>);
+pub struct Reconfigure(pub Vec<config::Channel>, pub Option<config::Bus>);
 
 /// Lets somebody in who was told this code; answered with who that is.
 #[derive(Clone, Debug, Message)]
@@ -87,9 +106,23 @@ pub struct SettleUnsent {
 }
 
 impl ChannelSupervisor {
-    /// For these channels, which are started once sessions can be asked.
-    pub fn new(configured: Vec<config::Channel>, around: Surroundings) -> Self {
+    /// For these channels and this bus, which are started once sessions can be asked.
+    pub fn new(
+        configured: Vec<config::Channel>,
+        around: Surroundings,
+        bus: Option<config::Bus>,
+        around_bus: bus::Surroundings,
+    ) -> Self {
+        let bus = BusEntry {
+            around: around_bus,
+            configured: bus,
+            to: None,
+            config: None,
+            generation: 0,
+            restarts: Restarts::default(),
+        };
         Self {
+            bus,
             around,
             configured,
             sessions: None,
@@ -113,6 +146,28 @@ impl ChannelSupervisor {
         let reading = Arc::new(Semaphore::new(READING_OF_CHANNEL_MAX));
         let entry = Entry { config, is_configured: true, to, generation, restarts, reading };
         self.channels.insert(entry.config.name.clone(), entry);
+    }
+
+    /// Starts the bus, where one is configured and none is there.
+    fn begin_bus(&mut self, ctx: &Context<Self>) {
+        let (Some(sessions), None) = (self.sessions.clone(), &self.bus.to) else { return };
+        let Some(config) = self.bus.configured.clone() else { return };
+        self.generation += 1;
+        let guard = Guard::new(BUS, self.generation, ctx.address().recipient());
+        (self.bus.generation, self.bus.config) = (self.generation, Some(config.clone()));
+        match Bus::start(config, self.bus.around.clone(), sessions, guard) {
+            Ok(bus) => self.bus.to = Some(bus),
+            Err(error) => tracing::error!(%error, "the bus can't be started"),
+        }
+    }
+
+    /// Who carries what is said over this channel.
+    fn carrier(&self, channel: &str) -> Result<Recipient<Say>, Error> {
+        match (self.channels.get(channel), &self.bus.to) {
+            (Some(entry), _) => Ok(entry.to.clone().recipient()),
+            (None, Some(bus)) => Ok(bus.say.clone()),
+            (None, None) => self.named(channel).map(Addr::recipient),
+        }
     }
 
     fn share(&self) {
@@ -161,13 +216,22 @@ impl Handler<Begin> for ChannelSupervisor {
             self.begin(config, Restarts::default(), ctx);
         }
         self.share();
+        self.begin_bus(ctx);
     }
 }
 
 impl Handler<Reconfigure> for ChannelSupervisor {
     type Result = ();
 
-    fn handle(&mut self, Reconfigure(configured): Reconfigure, ctx: &mut Self::Context) {
+    fn handle(&mut self, Reconfigure(configured, bus): Reconfigure, ctx: &mut Self::Context) {
+        self.bus.configured = bus;
+        self.bus.restarts = Restarts::default();
+        match &self.bus.to {
+            None => self.begin_bus(ctx),
+            // When it is gone, another one is started as it is configured then.
+            Some(bus) if self.bus.config != self.bus.configured => drop(bus.end.try_send(End)),
+            Some(_) => {}
+        }
         // An actor stays that was there once: two of one channel would send everything twice.
         for entry in self.channels.values_mut() {
             let now = configured.iter().find(|config| config.name == entry.config.name);
@@ -209,14 +273,43 @@ impl Handler<UnpairPeer> for ChannelSupervisor {
 }
 
 impl Handler<Say> for ChannelSupervisor {
-    type Result = ResponseFuture<Result<(), Error>>;
+    type Result = ResponseFuture<Result<Owner, Error>>;
 
     fn handle(&mut self, say: Say, _: &mut Self::Context) -> Self::Result {
         let to = match self.sessions {
             None => Err(ErrorCode::Unavailable.error("the channels are not there yet")),
-            Some(_) => self.named(&say.channel),
+            Some(_) => self.carrier(&say.channel),
         };
-        Box::pin(async move { ask(&to?, say).await? })
+        Box::pin(async move {
+            let gone = |_| ErrorCode::Unavailable.error("the channel is busy, or being started anew");
+            to?.send(say).await.map_err(gone)?
+        })
+    }
+}
+
+impl Handler<OutboxGrew> for ChannelSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, grew: OutboxGrew, _: &mut Self::Context) {
+        // One that is not heard is found when the channel or the bus next looks.
+        match (self.channels.get(&grew.0), &self.bus.to) {
+            (Some(entry), _) => drop(entry.to.try_send(grew)),
+            (None, Some(bus)) if grew.0 == BUS => drop(bus.outbox.try_send(grew)),
+            (None, _) => {}
+        }
+    }
+}
+
+impl Handler<AskDeadLetters> for ChannelSupervisor {
+    type Result = ResponseFuture<Result<Vec<DeadLetter>, Error>>;
+
+    fn handle(&mut self, asked: AskDeadLetters, _: &mut Self::Context) -> Self::Result {
+        let bus = self.bus.to.as_ref().map(|bus| bus.dead_letters.clone());
+        Box::pin(async move {
+            let bus = bus.ok_or_else(|| ErrorCode::NotFound.error("there is no bus: gateway.toml has no [bus]"))?;
+            let gone = |_| ErrorCode::Unavailable.error("the bus is being started anew: try again in a moment");
+            bus.send(asked).await.map_err(gone)?
+        })
     }
 }
 
@@ -243,9 +336,36 @@ impl Handler<LandAll> for ChannelSupervisor {
 
     fn handle(&mut self, _: LandAll, _: &mut Self::Context) -> Self::Result {
         let all: Vec<Addr<Channel>> = self.channels.values().map(|entry| entry.to.clone()).collect();
+        // It is not started again.
+        self.bus.configured = None;
+        let bus = self.bus.to.as_ref().map(|bus| bus.end.clone());
         Box::pin(async move {
-            join_all(all.iter().map(|to| to.send(Land))).await;
+            let ended = async move {
+                if let Some(end) = bus {
+                    let _ = end.send(End).await;
+                }
+            };
+            futures::join!(join_all(all.iter().map(|to| to.send(Land))), ended);
         })
+    }
+}
+
+impl ChannelSupervisor {
+    fn bus_is_down(&mut self, down: &Down, ctx: &Context<Self>) {
+        if down.generation != self.bus.generation {
+            return;
+        }
+        self.bus.to = None;
+        if self.bus.config != self.bus.configured {
+            // It was ended.
+            return self.begin_bus(ctx);
+        }
+        if self.bus.restarts.allow(Instant::now()) {
+            tracing::error!(panicked = down.panicked, "the bus: its actor stopped: restarting it");
+            self.begin_bus(ctx);
+        } else {
+            tracing::error!("the bus: its actor crashed too often: it is out of order until the configuration is reloaded");
+        }
     }
 }
 
@@ -253,6 +373,9 @@ impl Handler<Down> for ChannelSupervisor {
     type Result = ();
 
     fn handle(&mut self, down: Down, ctx: &mut Self::Context) {
+        if down.name == BUS {
+            return self.bus_is_down(&down, ctx);
+        }
         // One that was taken away is not in the table any more, or a later start is.
         let Some(entry) = self.channels.get_mut(&down.name) else { return };
         if entry.generation != down.generation {
@@ -290,6 +413,21 @@ impl Handler<Observe> for ChannelSupervisor {
             }
         });
         let asked = join_all(asked);
-        Box::pin(async move { observed.with_children(asked.await) })
+        let bus = self.bus.to.as_ref().map(|bus| bus.observe.clone());
+        let is_missing = bus.is_none() && self.bus.configured.is_some();
+        Box::pin(async move {
+            let mut children = asked.await;
+            if let Some(bus) = bus {
+                let mut child = observe("bus", bus, TIMEOUT).await;
+                if child.silent.is_some() {
+                    child.state = json!({ "bus": "away" });
+                }
+                children.push(child);
+            } else if is_missing {
+                let why = "it is out of order: see the log";
+                children.push(Observed::leaf("bus", json!({ "bus": "refused", "why": why })));
+            }
+            observed.with_children(children)
+        })
     }
 }

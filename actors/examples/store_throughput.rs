@@ -169,5 +169,6 @@ fn append(session: u64, seq: u64) -> Append {
         events: [Logged { first_seq: Seq(seq), seq: Seq(seq), run, at, event }].into(),
         durable,
         reserve: (seq == 1).then_some(Seq(10_000)),
+        to_say: Vec::new(),
     }
 }

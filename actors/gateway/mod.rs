@@ -11,7 +11,7 @@
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
 //!            ├─ Scheduler            what is done at set times
-//!            ├─ ChannelSupervisor ── Channel ...
+//!            ├─ ChannelSupervisor ── Channel ..., Bus
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Admin                what operators ask
 //!            └─ Listener ─────────── Connection ...
@@ -48,6 +48,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
+use crate::bus;
 use crate::channel;
 use crate::channel_supervisor::{ChannelSupervisor, LandAll};
 use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
@@ -340,6 +341,13 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             fetcher,
             agent_configs: agent_configs.clone(),
         },
+        config.bus.clone(),
+        bus::Surroundings {
+            store: store.clone(),
+            agent_configs: agent_configs.clone(),
+            home: setup.home.clone(),
+            payload_bytes_max: config.gateway.max_payload_bytes,
+        },
     );
     let (webhooks, channels) = (channels.webhooks(), channels.start());
     let scheduler = Scheduler::open(scheduler::SchedulerSetup {
@@ -371,6 +379,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             mcp: mcp_tools,
             jobs: scheduler.clone().recipient(),
             channels: channels.clone().recipient(),
+            outboxes: channels.clone().recipient(),
             files: files.clone(),
             lanes: lanes.clone(),
             watchers: Watchers::default(),

@@ -70,7 +70,7 @@ impl Gateway {
                 filter.check(&config.log.filter).map_err(wrong)?;
             }
             let cron = config.scheduler.new_session_cron.as_deref();
-            Job::built_in(config.scheduler.heartbeat, cron, clock::wall(), &clock::zone())?;
+            Job::built_in(config.scheduler.heartbeat, config.scheduler.heartbeat_result_to.as_ref(), cron, clock::wall(), &clock::zone())?;
             let authority = Authority::new(&config.auth);
             if !has_issued {
                 authority.may_listen(&addresses)?;
@@ -139,7 +139,7 @@ impl Gateway {
                 if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {
                     tracing::error!(%error, "the jobs of the configuration could not be written down");
                 }
-                let reconfigured = channel_supervisor::Reconfigure(config.channels.clone());
+                let reconfigured = channel_supervisor::Reconfigure(config.channels.clone(), config.bus.clone());
                 ask(&channels, reconfigured).await?;
                 let Limits { unauthenticated, connections, .. } = config.limits;
                 ask(&listener, listener::Reconfigure { unauthenticated, connections }).await?;
@@ -207,6 +207,9 @@ fn beneath(
         if known.is_some_and(|known| known != channel) {
             found.insert(format!("channels.{}", channel.name));
         }
+    }
+    if before.bus != now.bus {
+        found.insert("bus".to_owned());
     }
     if before.mcp != now.mcp {
         found.insert("mcp".to_owned());

@@ -74,6 +74,22 @@ const OBSERVED: &[(&str, &str, &str, &str)] = &[
     ("files", "uploads", "file_uploads", "Uploads under way"),
 ];
 
+/// The same of the bus, where there is one; the last says whether it only grows.
+const BUS: &[(&str, &str, &str, bool)] = &[
+    ("lag", "bus_lag", "Messages in the stream that were not delivered yet", false),
+    ("ack_pending", "bus_in_flight", "Messages that were delivered and not acknowledged", false),
+    ("held", "bus_held", "Those of them that are held until their peer's turn comes", false),
+    ("outbox", "bus_outbox", "Answers that are yet to be published, as far as they are in memory", false),
+    ("dead_letters", "bus_dead_letters", "Messages in the stream of dead letters", false),
+    ("received_total", "bus_deliveries", "Messages that were delivered", true),
+    ("redelivered_total", "bus_redeliveries", "Those of them that were delivered before", true),
+    ("prompted_total", "bus_prompts", "Messages whose prompt is durable", true),
+    ("refused_total", "bus_refusals", "Messages that were refused", true),
+    ("published_total", "bus_answers", "Answers that were published", true),
+    ("publish_failures_total", "bus_publish_failures", "Attempts to publish an answer that failed", true),
+    ("disconnects_total", "bus_disconnects", "How often the connection was lost", true),
+];
+
 /// Those who can say how the daemon is.
 #[derive(Clone)]
 pub struct Metrics(Arc<Sources>);
@@ -230,6 +246,22 @@ fn of_actors(observed: &[(&'static str, Option<Observed>)], registry: &mut Regis
         }
     }
     of_providers(observed, registry);
+    of_bus(observed, registry);
+}
+
+fn of_bus(observed: &[(&'static str, Option<Observed>)], registry: &mut Registry) {
+    let told = observed.iter().find(|(actor, _)| *actor == "channel_supervisor");
+    let Some(told) = told.and_then(|(_, told)| told.as_ref()) else { return };
+    let Some(bus) = told.children.iter().find(|child| child.state.get("bus").is_some()) else { return };
+    let is_up = u64::from(bus.state["bus"] == "running");
+    registry.register("bus_up", "1 = messages of the bus are taken", ConstGauge::new(is_up));
+    for (figure, name, help, is_counter) in BUS {
+        match bus.state[*figure].as_u64() {
+            Some(value) if *is_counter => registry.register(*name, *help, ConstCounter::new(value)),
+            Some(value) => registry.register(*name, *help, ConstGauge::new(value)),
+            None => {}
+        }
+    }
 }
 
 /// The calls of each provider. There are as many as the configuration names.

@@ -32,6 +32,7 @@ use clawmux_core::tools::plugin::UnloadPlugin;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::bus::AskDeadLetters;
 use crate::channel::Unsent;
 use crate::channel_supervisor::{ChannelSupervisor, PairPeer, SettleUnsent, UnpairPeer};
 use crate::configuration::{Change, Configuration, Reload};
@@ -282,6 +283,15 @@ impl Sources {
             }
             OperatorCommand::Channels(_) => {
                 OperatorReply::Observed(ask(&self.channels, Observe).await?.into())
+            }
+            OperatorCommand::Bus(_) => {
+                let observed = ask(&self.channels, Observe).await?;
+                let bus = observed.children.into_iter().find(|child| child.state.get("bus").is_some());
+                let none = || ErrorCode::NotFound.error("there is no bus: gateway.toml has no [bus]");
+                OperatorReply::Observed(bus.ok_or_else(none)?.into())
+            }
+            OperatorCommand::DeadLetters(asked) => {
+                OperatorReply::DeadLetters(ask(&self.channels, AskDeadLetters(asked)).await??)
             }
             OperatorCommand::PairPeer(operator::PairPeer { channel, code }) => {
                 let name = ask(&self.channels, PairPeer { channel, code }).await??;

@@ -72,10 +72,25 @@ impl<T> Line<T> {
         waiting: T,
         to: Recipient<Deliver>,
     ) -> Result<(), Box<T>> {
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
         // A job of the operators' may be about anybody's session.
         let scopes = if owner == Owner::Admins { Scopes::ADMIN } else { Scopes::USER };
+        self.ask_as(owner, scopes, command, waiting, to)
+    }
+
+    /// Asks for something on behalf of an owner who may do this.
+    ///
+    /// # Errors
+    /// What it was for, where it can't be asked for now.
+    pub(crate) fn ask_as(
+        &mut self,
+        owner: Owner,
+        scopes: Scopes,
+        command: SessionCommand,
+        waiting: T,
+        to: Recipient<Deliver>,
+    ) -> Result<(), Box<T>> {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
         let principal = Principal { owner, unlimited: true, ..Principal::new(self.name, scopes) };
         let client = Client {
             connection: self.connection,

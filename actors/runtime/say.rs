@@ -2,14 +2,15 @@
 
 use actix::Message;
 use clawmux_core::error::Error;
+use clawmux_core::ids::Owner;
 
-/// Has a channel say something to somebody whom it admits; durable when answered, and once however often it is
-/// asked for.
+/// Has a channel say something to somebody whom it admits, or the bus where it is none of the configured ones; durable
+/// when answered, and once however often it is asked for. Answered with whose the conversation is.
 ///
 /// Errors: `NotFound` where there is no such channel, with those there are; `Forbidden` where it does not admit them;
 /// `Unavailable` where it can't say anything at the moment; `InvalidRequest` where its adapter has no words for it.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<(), Error>")]
+#[rtype(result = "Result<Owner, Error>")]
 pub struct Say {
     /// The channel.
     pub channel: String,
@@ -22,3 +23,8 @@ pub struct Say {
     /// What it is known by, among all that is said over the channel.
     pub id: String,
 }
+
+/// The outbox of this channel has something new.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct OutboxGrew(pub String);

@@ -363,10 +363,12 @@ impl Scheduler {
             (running.stage, running.is_made) = (Stage::Making, true);
             return self.drive(key, ctx);
         }
-        if matches!(running.stage, Stage::Making | Stage::Telling) {
+        if matches!(running.stage, Stage::Making | Stage::Telling)
+            || running.stage == Stage::Saying && running.job.task.result_to.is_some()
+        {
             let to = running.job.task.result_to.as_ref();
             let why = format!(
-                "it was done, but its result was not put into {}: {error}",
+                "it was done, but its result did not come to {}: {error}",
                 to.map_or("-", |to| to.as_str())
             );
             return self.end(key, FiringState::Failed(Error { message: why, ..error }), ctx);
@@ -414,10 +416,16 @@ impl Scheduler {
     /// The present stage is done.
     fn advance(&mut self, key: &FiringId, ctx: &mut Context<Self>) {
         let Some(running) = self.running.get_mut(key) else { return };
-        let said = running.text.as_ref().is_some_and(|text| !text.trim().is_empty());
+        let is_heartbeat = key.0.as_str() == HEARTBEAT;
+        let is_said = |text: &String| !text.trim().is_empty() && !(is_heartbeat && job::is_well(text));
+        let said = running.text.as_ref().is_some_and(is_said);
         let next = match running.stage {
             Stage::Prompting if key.0.as_str() == NEW_SESSION => Stage::Renewing,
             Stage::Making => Stage::Telling,
+            // Somebody else's conversation: its result is said there, too.
+            Stage::Telling if running.job.task.result_to.as_ref().is_some_and(|to| to.owner().is_channel()) => {
+                Stage::Saying
+            }
             Stage::Prompting | Stage::Renewing if running.job.task.result_to.is_some() && said => {
                 Stage::Telling
             }
@@ -433,7 +441,8 @@ impl Scheduler {
     /// Says what the model said to whoever's conversation it is.
     fn say(&self, key: &FiringId, ctx: &mut Context<Self>) {
         let Some(running) = self.running.get(key) else { return };
-        let session = &running.job.task.session;
+        let task = &running.job.task;
+        let session = task.result_to.as_ref().unwrap_or(&task.session);
         let say = Say {
             channel: session.channel().into_owned(),
             account: Some(session.account().into_owned()),
@@ -449,7 +458,7 @@ impl Scheduler {
         ctx.spawn(said.into_actor(self).map(move |said, scheduler, ctx| {
             if scheduler.running.get(&key).is_some_and(|running| running.stage == Stage::Saying) {
                 match said {
-                    Ok(()) => scheduler.advance(&key, ctx),
+                    Ok(_) => scheduler.advance(&key, ctx),
                     Err(error) => scheduler.refused(&key, error, ctx),
                 }
             }

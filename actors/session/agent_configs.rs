@@ -102,7 +102,7 @@ pub struct AgentConfigs {
     pub router: Router,
     /// The agents, by name.
     pub agents: HashMap<AgentId, Arc<Profile>>,
-    /// The channels, by name.
+    /// The channels that lead to people elsewhere, by name.
     pub channels: BTreeSet<String>,
     /// The bounds of a session.
     pub limits: Limits,
@@ -146,7 +146,7 @@ impl AgentConfigs {
         Ok(Self {
             router: Router::new(config.bindings.clone(), config.default_agent.clone()),
             agents: config.agents.iter().map(profile).collect::<Result<_, Error>>()?,
-            channels: config.channels.iter().map(|channel| channel.name.clone()).collect(),
+            channels: channels(config),
             limits: Limits {
                 queue: config.limits.queue,
                 episodic_turns: config.memory.episodic_turns,
@@ -218,6 +218,12 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
         }),
         toolboxes: Default::default(),
     })
+}
+
+/// Those that are configured, and those of the bus that agents are told of.
+fn channels(config: &Config) -> BTreeSet<String> {
+    let configured = config.channels.iter().map(|channel| &channel.name);
+    configured.chain(config.bus.iter().flat_map(|bus| &bus.channels)).cloned().collect()
 }
 
 /// Those over which others write, and those of jobs and of agents that work for a session.

@@ -66,7 +66,7 @@ use crate::runtime::dispatch::Request;
 use crate::runtime::lane::{LaneGuard, Lanes};
 use crate::runtime::meters::{Awake, Meters};
 use crate::runtime::observe::{Observe, Observed};
-use crate::runtime::say::Say;
+use crate::runtime::say::{OutboxGrew, Say};
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::store::{Coming, LogWriter, Store};
 
@@ -115,6 +115,8 @@ pub struct SessionDeps {
     pub jobs: Recipient<Request<JobCommand>>,
     /// Says something to people over channels.
     pub channels: Recipient<Say>,
+    /// Is told which channels have something to send.
+    pub outboxes: Recipient<OutboxGrew>,
     /// Looks at files that are sent.
     pub files: Addr<Files>,
     /// Whose turn it is among the runs of several sessions.

@@ -19,6 +19,7 @@ use super::{Answered, ConnectionSink, Order, RETRY, Session};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
+use crate::runtime::say::OutboxGrew;
 use crate::store::{Append, Coming, ReadDispensable, ReadPrompt, ReadRow};
 
 /// How long text is shown at most before it is taken for writing.
@@ -85,9 +86,10 @@ impl Session {
         self.writing = if is_page { Writing::Page } else { Writing::Unit };
         // Those who asked while text alone was decided need not wait for it.
         let answered = if is_page { Vec::new() } else { std::mem::take(&mut self.next) };
-        let Batch { events, shown, durable, reserve } = batch;
+        let Batch { events, shown, durable, reserve, to_say } = batch;
         let (session, events): (_, Arc<[Logged]>) = (self.conversation.key().clone(), events.into());
-        let append = Append { session, events: events.clone(), durable, reserve };
+        let channels: Vec<String> = to_say.iter().map(|to_say| to_say.to.channel.clone()).collect();
+        let append = Append { session, events: events.clone(), durable, reserve, to_say };
         let append = self.deps.log_writer.append(append);
         let written = append.into_actor(self).map(move |result, session, ctx| {
             session.writing = Writing::Nothing;
@@ -95,6 +97,10 @@ impl Session {
                 Ok(()) => {
                     session.written = events.last().map_or(session.written, |logged| logged.seq);
                     session.conversation.reserved(reserve.unwrap_or_default());
+                    for channel in channels {
+                        // One that is not heard is found when the channel next looks.
+                        let _ = session.deps.outboxes.try_send(OutboxGrew(channel));
+                    }
                     for (_, waits) in
                         session.awaiting_page.extract_if(.., |(up_to, _)| *up_to <= session.written)
                     {

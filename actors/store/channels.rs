@@ -1,7 +1,7 @@
-//! What came in over channels and was not answered yet, answers that are not sent yet, and who may write.
+//! What came in over channels and is in no session yet, what is yet to be said over them, and who may write.
 //!
-//! What a platform said is kept before it is acknowledged, an answer in the same transaction in which what it
-//! answers goes. Of a request it is written down that it is being sent before it is: one that a crash cuts off
+//! What a platform said is kept before it is acknowledged, and goes once its prompt is in the log. Answers are put
+//! into the outbox with the end of their run, in one transaction ([`Append`](super::Append)). Of a request it is written down that it is being sent before it is: one that a crash cuts off
 //! is never sent again, since nobody knows whether it was carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,22 +61,14 @@ pub enum ChannelChange {
     Parsed(i64, Vec<(Option<String>, String)>),
     /// A message, or what no adapter understands, is done with.
     Taken(i64),
-    /// An answer.
-    Answer {
-        /// The conversation it is for.
-        conversation: String,
-        /// The requests, as JSON.
-        requests: String,
-    },
-    /// Something else that is said, once: nothing where it is known by this already.
-    Notice {
-        /// What it is known by, among the ids of messages.
-        known_as: String,
-        /// The conversation it is for.
-        conversation: String,
-        /// The requests, as JSON.
-        requests: String,
-    },
+    /// Something is to be said.
+    Say(Saying),
+    /// The same, once: nothing where it is known by this already, among the ids of messages.
+    SayOnce(String, Saying),
+    /// Something is known by this from now on, among the ids of messages.
+    Remember(String),
+    /// An adapter made these requests, as JSON, of an answer.
+    Formatted(i64, String),
     /// How far an answer is.
     Send(i64, SendState),
     /// An answer is done with.
@@ -89,6 +81,26 @@ pub enum ChannelChange {
     Tell(String, String),
     /// A code is no longer good.
     Forget(String),
+}
+
+/// Something that is to be said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saying {
+    /// The conversation it is for.
+    pub conversation: String,
+    /// Where it goes, in the channel's words.
+    pub address: String,
+    /// What is said.
+    pub words: Words,
+}
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// This, as [`ChannelAnswer`](clawmux_core::conversation::outbox::ChannelAnswer) is kept.
+    Answer(String),
+    /// What an adapter has made of it, as JSON.
+    Requests(String),
 }
 
 /// How far an answer is.
@@ -122,11 +134,13 @@ pub struct OutboxRow {
     pub id: i64,
     /// The conversation it is for.
     pub conversation: String,
+    /// Where it goes, in the channel's words.
+    pub address: String,
     /// When it was made.
     pub made: Timestamp,
-    /// The requests, as JSON.
-    pub requests: String,
-    /// How many of them were carried out.
+    /// What is said.
+    pub words: Words,
+    /// How many requests were carried out.
     pub next: usize,
     /// How far the next one is.
     pub state: SendState,
@@ -181,28 +195,7 @@ fn read(tx: &Transaction<'_>, asked: &ReadChannel) -> rusqlite::Result<ChannelSt
         Ok(InboxRow { id: row.get(0)?, is_message: row.get(1)?, body: row.get(2)? })
     })?;
     state.inbox = rows.collect::<rusqlite::Result<_>>()?;
-    let sql = "SELECT id, conversation, made, requests, next, state, error FROM channel_outbox
-         WHERE channel = ? AND id > ? ORDER BY id LIMIT ?";
-    let mut statement = tx.prepare_cached(sql)?;
-    let rows = statement.query_map(params![channel, outbox_after, limit], |row| {
-        let (next, state): (u64, i64) = (row.number(4)?, row.get(5)?);
-        let next = usize::try_from(next).unwrap_or(usize::MAX);
-        let error = row.get::<_, Option<String>>(6)?.unwrap_or_default();
-        Ok(OutboxRow {
-            id: row.get(0)?,
-            conversation: row.get(1)?,
-            made: Timestamp::from_millis(row.number(2)?),
-            requests: row.get(3)?,
-            next,
-            state: match state {
-                0 => SendState::Waits(next),
-                1 => SendState::Sending,
-                2 => SendState::Failed(error),
-                _ => SendState::Unknown(error),
-            },
-        })
-    })?;
-    state.outbox = rows.collect::<rusqlite::Result<_>>()?;
+    state.outbox = read_outbox(tx, channel, *outbox_after)?;
     let mut statement = tx.prepare_cached("SELECT name FROM channel_peers WHERE channel = ?")?;
     state.peers = statement.query_map([channel], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     let mut statement = tx.prepare_cached("SELECT name, code, told FROM channel_codes WHERE channel = ?")?;
@@ -213,12 +206,97 @@ fn read(tx: &Transaction<'_>, asked: &ReadChannel) -> rusqlite::Result<ChannelSt
     Ok(state)
 }
 
+/// Asks for what is yet to be said over a channel: the first that comes after this number.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<OutboxRow>, Error>")]
+pub struct ReadOutbox {
+    /// The channel.
+    pub channel: String,
+    /// Which were read before.
+    pub after: i64,
+}
+
+/// Asks whether something is known by this, among the ids of messages.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<bool, Error>")]
+pub struct IsRemembered {
+    /// The channel.
+    pub channel: String,
+    /// What it is known by.
+    pub known_as: String,
+}
+
+impl Query for IsRemembered {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let sql = "SELECT EXISTS (SELECT 1 FROM channel_seen WHERE channel = ? AND id = ?)";
+            Ok(tx.prepare_cached(sql)?.query_row([&self.channel, &self.known_as], |row| row.get(0))?)
+        })
+    }
+}
+
+impl Query for ReadOutbox {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| Ok(read_outbox(tx, &self.channel, self.after)?))
+    }
+}
+
+fn read_outbox(tx: &Transaction<'_>, channel: &str, after: i64) -> rusqlite::Result<Vec<OutboxRow>> {
+    let sql = "SELECT id, conversation, address, made, answer, requests, next, state, error FROM outbox
+         WHERE channel = ? AND id > ? ORDER BY id LIMIT ?";
+    let mut statement = tx.prepare_cached(sql)?;
+    let rows = statement.query_map(params![channel, after, integer(ROWS_MAX)], |row| {
+        let (next, state): (u64, i64) = (row.number(6)?, row.get(7)?);
+        let next = usize::try_from(next).unwrap_or(usize::MAX);
+        let error = row.get::<_, Option<String>>(8)?.unwrap_or_default();
+        let (answer, requests): (Option<String>, Option<String>) = (row.get(4)?, row.get(5)?);
+        Ok(OutboxRow {
+            id: row.get(0)?,
+            conversation: row.get(1)?,
+            address: row.get(2)?,
+            made: Timestamp::from_millis(row.number(3)?),
+            words: match requests {
+                Some(requests) => Words::Requests(requests),
+                None => Words::Answer(answer.unwrap_or_default()),
+            },
+            next,
+            state: match state {
+                0 => SendState::Waits(next),
+                1 => SendState::Sending,
+                2 => SendState::Failed(error),
+                _ => SendState::Unknown(error),
+            },
+        })
+    })?;
+    rows.collect()
+}
+
+impl Writer {
+    /// Puts something into the outbox of a channel.
+    pub(super) fn say(&mut self, channel: &str, made: Timestamp, saying: &Saying) -> Result<(), Failure> {
+        let Saying { conversation, address, words } = saying;
+        let (answer, requests) = match words {
+            Words::Answer(answer) => (Some(answer), None),
+            Words::Requests(requests) => (None, Some(requests)),
+        };
+        self.cached(
+            "INSERT INTO outbox (channel, conversation, address, made, answer, requests, next, state)
+                 VALUES (?, ?, ?, ?, ?, ?, 0, 0)",
+        )?
+        .execute(params![channel, conversation, address, integer(made.as_millis()), answer, requests])?;
+        Ok(())
+    }
+}
+
 impl Change for WriteChannel {
     fn bytes(&self) -> usize {
         let bytes = |change: &ChannelChange| match change {
             ChannelChange::Receive(text) | ChannelChange::Advance(text) => text.len(),
             ChannelChange::Parsed(_, messages) => messages.iter().map(|(_, json)| json.len() + 64).sum(),
-            ChannelChange::Answer { requests, .. } | ChannelChange::Notice { requests, .. } => requests.len(),
+            ChannelChange::Say(saying) | ChannelChange::SayOnce(_, saying) => match &saying.words {
+                Words::Answer(text) | Words::Requests(text) => text.len() + saying.address.len(),
+            },
+            ChannelChange::Formatted(_, requests) => requests.len(),
             _ => 128,
         };
         256 + self.changes.iter().map(bytes).sum::<usize>()
@@ -263,25 +341,30 @@ impl WriteChannel {
                         self.insert(true, json, writer)?;
                     }
                 }
-                writer
-                    .cached(
-                        "DELETE FROM channel_seen WHERE channel = ?1 AND received < (SELECT received FROM channel_seen
-                         WHERE channel = ?1 ORDER BY received DESC LIMIT 1 OFFSET ?2)",
-                    )?
-                    .execute(params![channel, integer(SEEN_MAX)])?;
+                self.forget_the_oldest(writer)?;
             }
             ChannelChange::Taken(id) => {
                 writer.cached("DELETE FROM channel_inbox WHERE id = ?")?.execute([id])?;
             }
-            ChannelChange::Answer { conversation, requests } => self.say(conversation, requests, writer)?,
-            ChannelChange::Notice { known_as, conversation, requests } => {
+            ChannelChange::Say(saying) => writer.say(channel, self.now, saying)?,
+            ChannelChange::SayOnce(known_as, saying) => {
                 if self.is_new(known_as, writer)? {
-                    self.say(conversation, requests, writer)?;
+                    writer.say(channel, self.now, saying)?;
+                    self.forget_the_oldest(writer)?;
                 }
+            }
+            ChannelChange::Remember(known_as) => {
+                if self.is_new(known_as, writer)? {
+                    self.forget_the_oldest(writer)?;
+                }
+            }
+            ChannelChange::Formatted(id, requests) => {
+                let sql = "UPDATE outbox SET requests = ? WHERE id = ?";
+                writer.cached(sql)?.execute(params![requests, id])?;
             }
             ChannelChange::Send(id, state) => self.put(*id, state, writer)?,
             ChannelChange::Sent(id) => {
-                writer.cached("DELETE FROM channel_outbox WHERE id = ?")?.execute([id])?;
+                writer.cached("DELETE FROM outbox WHERE id = ?")?.execute([id])?;
             }
             ChannelChange::LetIn(name) => {
                 let sql = "INSERT OR IGNORE INTO channel_peers (channel, name, since) VALUES (?, ?, ?)";
@@ -313,14 +396,14 @@ impl WriteChannel {
         Ok(writer.cached(sql)?.execute(params![self.channel, id, integer(self.now.as_millis())])? > 0)
     }
 
-    /// Puts something into the outbox.
-    fn say(&self, conversation: &str, requests: &str, writer: &mut Writer) -> Result<(), Failure> {
+    /// Lets go of ids beyond the latest.
+    fn forget_the_oldest(&self, writer: &mut Writer) -> Result<(), Failure> {
         writer
             .cached(
-                "INSERT INTO channel_outbox (channel, conversation, made, requests, next, state)
-                 VALUES (?, ?, ?, ?, 0, 0)",
+                "DELETE FROM channel_seen WHERE channel = ?1 AND received < (SELECT received FROM channel_seen
+                     WHERE channel = ?1 ORDER BY received DESC LIMIT 1 OFFSET ?2)",
             )?
-            .execute(params![self.channel, conversation, integer(self.now.as_millis()), requests])?;
+            .execute(params![self.channel, integer(SEEN_MAX)])?;
         Ok(())
     }
 
@@ -339,12 +422,12 @@ impl WriteChannel {
             SendState::Unknown(why) => (3, None, Some(why)),
         };
         writer
-            .cached("UPDATE channel_outbox SET state = ?, next = coalesce(?, next), error = ? WHERE id = ?")?
+            .cached("UPDATE outbox SET state = ?, next = coalesce(?, next), error = ? WHERE id = ?")?
             .execute(params![state, next, error, id])?;
         if state >= 2 {
             writer
                 .cached(
-                    "DELETE FROM channel_outbox WHERE channel = ?1 AND state >= 2 AND id <= (SELECT id FROM channel_outbox
+                    "DELETE FROM outbox WHERE channel = ?1 AND state >= 2 AND id <= (SELECT id FROM outbox
                      WHERE channel = ?1 AND state >= 2 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
                 )?
                 .execute(params![self.channel, integer(UNSENT_MAX)])?;
@@ -397,14 +480,20 @@ mod tests {
         let known = state(&store, "t").await;
         let bodies: Vec<_> = known.inbox.iter().map(|row| (row.is_message, row.body.as_str())).collect();
         assert_eq!(bodies, [(true, "m1"), (true, "m2"), (true, "x"), (true, "x")]);
-        let answer = ChannelChange::Answer { conversation: "c".into(), requests: "[]".into() };
-        write(&store, vec![ChannelChange::Taken(known.inbox[0].id), answer]).await.unwrap();
+        let saying = Saying { conversation: "c".into(), address: "a".into(), words: Words::Answer("{}".into()) };
+        let (say, once) = (ChannelChange::Say(saying.clone()), ChannelChange::SayOnce("n".into(), saying));
+        write(&store, vec![ChannelChange::Taken(known.inbox[0].id), once.clone(), once]).await.unwrap();
+        let id = state(&store, "t").await.outbox.remove(0).id;
+        write(&store, vec![ChannelChange::Sent(id), say]).await.unwrap();
         store.send(Stop).await.unwrap().unwrap();
 
         let store = Store::open(path).await.unwrap().start();
         let known = state(&store, "t").await;
         assert_eq!((known.inbox.len(), known.outbox.len()), (3, 1));
+        assert_eq!((known.outbox[0].address.as_str(), known.outbox[0].id > id), ("a", true));
         let id = known.outbox[0].id;
+        write(&store, vec![ChannelChange::Formatted(id, "[]".into())]).await.unwrap();
+        assert_eq!(state(&store, "t").await.outbox[0].words, Words::Requests("[]".into()));
         for (put, next) in [
             (SendState::Sending, 0),
             (SendState::Waits(1), 1),

@@ -316,7 +316,7 @@ fn job(row: &Row<'_>) -> Result<Job, Failure> {
         max_tokens: row.get("max_tokens")?,
         // Only the built-in jobs have one, which is known.
         lane: None,
-        timeout: None,
+        ..RunOptions::default()
     };
     Ok(Job {
         id: row.id("job")?,
@@ -392,7 +392,7 @@ mod tests {
                     model: Some("a/b".into()),
                     max_tokens: Some(7),
                     lane: None,
-                    timeout: None,
+                    ..RunOptions::default()
                 },
                 result_to: Some(SessionKey::parse("main:cli:ada:main").unwrap()),
             },

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use actix::{Handler, Message, ResponseFuture};
 use clawmux_core::conversation::event::Logged;
+use clawmux_core::conversation::outbox::ToSay;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{Seq, SessionKey};
 use clawmux_core::time::Timestamp;
@@ -23,6 +24,8 @@ use super::{Health, Holdings, RecordCall, Store, answered, closed, full};
 const WRITE_BYTES_MAX: usize = 64 << 20;
 /// What a deletion counts, in bytes.
 const DELETE_BYTES: usize = 64;
+/// What an answer for a channel counts besides its text, in bytes.
+const TO_SAY_BYTES: usize = 512;
 
 /// Adds events to a session's log, all or none; the session is made if it is new. Answered when
 /// they will survive the end of the process, or, where `durable`, a power cut.
@@ -42,6 +45,8 @@ pub struct Append {
     pub durable: bool,
     /// Sets numbers up to here aside, durably: text up to it need not be durable itself.
     pub reserve: Option<Seq>,
+    /// What is said over channels with them: it is in the outbox when they are in the log.
+    pub to_say: Vec<ToSay>,
 }
 
 /// Removes a session with its log, its runs and their idempotency keys: a key that was used in it
@@ -64,7 +69,8 @@ impl Handler<Delete> for Store {
 
 impl Change for Append {
     fn bytes(&self) -> usize {
-        self.events.iter().map(|logged| logged.event.bytes()).sum()
+        let said: usize = self.to_say.iter().map(|to_say| to_say.answer.text.len() + TO_SAY_BYTES).sum();
+        said + self.events.iter().map(|logged| logged.event.bytes()).sum::<usize>()
     }
 
     fn is_durable(&self, writer: &Writer) -> bool {
@@ -160,7 +166,7 @@ impl LogWriter {
     /// is gone may still be on its way.
     pub async fn settled(&self, session: &SessionKey) {
         let session = session.clone();
-        let nothing = Append { session, events: Arc::default(), durable: false, reserve: None };
+        let nothing = Append { session, events: Arc::default(), durable: false, reserve: None, to_say: Vec::new() };
         // The writes of a session are done in their order; that there is nothing to do is no matter.
         let _ = self.append(nothing).await;
     }

@@ -32,7 +32,7 @@ fn append(session: &SessionKey, run: &str, seq: u64, event: Event) -> Append {
     let at = Timestamp::from_millis(seq + 1000);
     let logged = Logged { first_seq: Seq(seq), seq: Seq(seq), run: Some(RunId::from(run)), at, event };
     let reserve = (seq == 1).then_some(Seq(1_000_000));
-    Append { session: session.clone(), events: [logged].into(), durable: false, reserve }
+    Append { session: session.clone(), events: [logged].into(), durable: false, reserve, to_say: Vec::new() }
 }
 
 fn prompt(content: &str) -> Event {

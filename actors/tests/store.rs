@@ -68,7 +68,7 @@ fn ended(outcome: Outcome) -> Event {
 }
 
 fn append(session: &SessionKey, events: Vec<Logged>, durable: bool) -> Append {
-    Append { session: session.clone(), events: events.into(), durable, reserve: None }
+    Append { session: session.clone(), events: events.into(), durable, reserve: None, to_say: Vec::new() }
 }
 
 /// Events of one run, numbered from `first` on.

@@ -11,6 +11,7 @@
 //! | `value` | what options take: numbers, durations, points in time |
 
 mod access;
+mod bus;
 mod channel;
 mod chat;
 mod config;
@@ -30,6 +31,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use self::access::{ApprovalCommand, CreateToken, DeviceCommand, RotateToken, TokenCommand};
+pub(crate) use self::bus::{BusCommand, DlqCommand, WhichLetters};
 pub(crate) use self::channel::ChannelCommand;
 pub(crate) use self::chat::Chat;
 pub(crate) use self::config::ConfigCommand;
@@ -225,6 +227,9 @@ pub(crate) enum Command {
     /// Let people in on a channel, or settle answers that could not be sent
     #[command(subcommand)]
     Channel(ChannelCommand),
+    /// Show how the bus is, or settle messages that it could not take
+    #[command(subcommand)]
+    Bus(BusCommand),
     /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand)]
     Token(TokenCommand),

@@ -277,7 +277,7 @@ impl SessionKey {
     /// remembered for each of them alone, since each belongs to other people.
     pub fn memory_owner(&self) -> Owner {
         match self.owner() {
-            Owner::Credential(name) if name.starts_with(OF_CHANNEL) => {
+            Owner::Credential(name) if is_of_many(&name) => {
                 Owner::Credential(format!("{name}/{}", self.local()).into())
             }
             owner => owner,
@@ -478,7 +478,15 @@ pub enum Owner {
     Credential(Arc<str>),
 }
 
+/// Whether many people write in the sessions of the owner of this name, each in their own.
+fn is_of_many(name: &str) -> bool {
+    name == Owner::BUS || name.starts_with(OF_CHANNEL)
+}
+
 impl Owner {
+    /// That of the sessions in which people write over the bus.
+    pub const BUS: &'static str = "bus";
+
     /// How the store names it: empty for the admins.
     pub fn as_str(&self) -> &str {
         match self {
@@ -494,7 +502,7 @@ impl Owner {
 
     /// Whether it is one of these: many people write in its sessions, each in their own.
     pub fn is_channel(&self) -> bool {
-        matches!(self, Self::Credential(name) if name.starts_with(OF_CHANNEL))
+        matches!(self, Self::Credential(name) if is_of_many(name))
     }
 
     /// It in a sentence.

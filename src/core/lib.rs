@@ -15,6 +15,7 @@
 //! | [`access`] | who is let in, and with which scopes |
 //! | [`provider`] | the wire formats of model providers, and budgets |
 //! | [`conversation`] | one conversation: its event log, its queue, its run, who follows it |
+//! | [`bus`] | messages and answers on the bus, and the order of a peer's |
 //! | [`schedule`] | what is done without anybody asking, and when it is due |
 //! | [`agents`] | agents put to work for a session, alone and together |
 //! | [`config`] | the configuration: raw, then validated |
@@ -27,6 +28,7 @@
 pub mod access;
 pub mod agents;
 pub mod area;
+pub mod bus;
 pub mod channel;
 pub mod config;
 pub mod conversation;

@@ -30,6 +30,7 @@ pub(crate) mod approvals;
 mod arguments;
 pub(crate) mod backup;
 mod caches;
+pub(crate) mod bus;
 pub(crate) mod channels;
 pub(crate) mod config;
 pub(crate) mod connections;

@@ -16,6 +16,7 @@ mod allocations;
 mod approvals;
 mod attach;
 mod budgets;
+mod bus;
 mod built_in;
 mod channels;
 mod chat;

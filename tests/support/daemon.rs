@@ -158,6 +158,12 @@ impl Daemon {
         self.relaunch()
     }
 
+    /// Its home, where this one has stopped.
+    #[allow(dead_code, reason = "the daemon's tests use it")]
+    pub fn stopped(&self) -> Stopped {
+        Stopped { home: self.home.clone(), config: self.config.clone(), env: self.env.clone() }
+    }
+
     /// A new daemon on the same home, where this one has stopped.
     pub fn restart_stopped(self) -> Self {
         self.relaunch()

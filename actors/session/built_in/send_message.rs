@@ -122,18 +122,17 @@ impl SendMessage {
             id: id.to_string(),
         };
         let mut attempt = 1;
-        loop {
+        let owner = loop {
             let gone = |_| ErrorCode::Unavailable.error("the channels are busy");
             match self.voice.send(say.clone()).await.map_err(gone).flatten() {
-                Ok(()) => break,
+                Ok(owner) => break owner,
                 Err(error) if error.code == ErrorCode::Unavailable && attempt < ATTEMPTS_MAX => {
                     sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error),
             }
             attempt += 1;
-        }
-        let owner = Owner::of_channel(&route.channel);
+        };
         let put = self.put(Target::Route(route), content, id, owner).await;
         if let Err(error) = &put {
             tracing::warn!(%error, "what an agent said over a channel is not in its conversation");

@@ -59,7 +59,7 @@ use crate::runtime::dispatch::Request;
 use crate::runtime::lane::Lanes;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::Observe;
-use crate::runtime::say::Say;
+use crate::runtime::say::{OutboxGrew, Say};
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{Scheduler, SchedulerSetup};
 use crate::session_supervisor::{SessionSupervisor, SessionsSetup, Visit};
@@ -116,8 +116,14 @@ impl Actor for Mute {
     type Context = Context<Self>;
 }
 
+impl Handler<OutboxGrew> for Mute {
+    type Result = ();
+
+    fn handle(&mut self, _: OutboxGrew, _: &mut Self::Context) {}
+}
+
 impl Handler<Say> for Mute {
-    type Result = Result<(), Error>;
+    type Result = Result<Owner, Error>;
 
     fn handle(&mut self, _: Say, _: &mut Self::Context) -> Self::Result {
         Err(ErrorCode::NotFound.error("there are no channels"))
@@ -233,6 +239,7 @@ impl World {
             mcp: McpTools::default(),
             jobs: scheduler.start().recipient(),
             channels: Mute.start().recipient(),
+            outboxes: Mute.start().recipient(),
             files: files.clone(),
             lanes: Lanes::default(),
             watchers: Watchers::default(),

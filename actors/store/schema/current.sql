@@ -353,17 +353,6 @@ CREATE TABLE channel_seen (                         -- the latest messages, by t
     PRIMARY KEY (channel, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX channel_seen_order ON channel_seen (channel, received);
-CREATE TABLE channel_outbox (
-    id           INTEGER PRIMARY KEY AUTOINCREMENT,
-    channel      TEXT NOT NULL,
-    conversation TEXT NOT NULL,                     -- answers of one are sent one after the other
-    made         INTEGER NOT NULL,                  -- in milliseconds
-    requests     TEXT NOT NULL,                     -- JSON
-    next         INTEGER NOT NULL,                  -- how many of them were carried out
-    state        INTEGER NOT NULL,                  -- 0 waits, 1 is being sent, 2 failed, 3 nobody knows
-    error        TEXT
-) STRICT;
-CREATE INDEX channel_outbox_order ON channel_outbox (channel, id);
 CREATE TABLE channel_peers (                        -- who was let in by an operator
     channel TEXT NOT NULL,
     name    TEXT NOT NULL,
@@ -416,3 +405,16 @@ CREATE TABLE memory_vectors (
     vector BLOB NOT NULL                                                -- numbers of 4 bytes, of length 1 together
 ) STRICT;
 CREATE INDEX memories_embedded_by ON memories (embedded_by, id) WHERE superseded IS NULL AND dimensions = 0;
+CREATE TABLE outbox (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel      TEXT NOT NULL,
+    conversation TEXT NOT NULL,                     -- answers of one are sent one after the other
+    made         INTEGER NOT NULL,                  -- in milliseconds
+    address      TEXT NOT NULL,                     -- where it goes, in the channel's words
+    answer       TEXT,                              -- JSON: what is to be said
+    requests     TEXT,                              -- JSON: what an adapter has made of it
+    next         INTEGER NOT NULL,                  -- how many of them were carried out
+    state        INTEGER NOT NULL,                  -- 0 waits, 1 is being sent, 2 failed, 3 nobody knows
+    error        TEXT
+) STRICT;
+CREATE INDEX outbox_order ON outbox (channel, id);

@@ -22,4 +22,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/15.sql"),
     include_str!("migrations/16.sql"),
     include_str!("migrations/17.sql"),
+    include_str!("migrations/18.sql"),
 ];

@@ -35,7 +35,8 @@
 //! | `plugin_namespaces`, `plugin_values` | what plugins keep, and how much that is |
 //! | `audit`, `audit_chain` | tool calls that were made, and the hash of the last one |
 //! | `mcp_servers`, `mcp_tools` | the MCP servers that were met, and what was agreed to of their tools |
-//! | `channels`, `channel_inbox`, `channel_seen`, `channel_outbox` | what came in over channels, and answers that are yet to be sent |
+//! | `channels`, `channel_inbox`, `channel_seen` | what came in over channels |
+//! | `outbox` | what is yet to be said over channels and the bus |
 //! | `channel_peers`, `channel_codes` | who may write over them, and who may be let in by which code |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 

@@ -3,17 +3,20 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome, Streamed};
+use clawmux_core::conversation::outbox::ToSay;
 use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::conversation::log::{page, record};
 use clawmux_core::conversation::window::Window;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::limits::quota::ROW_BYTES;
+use clawmux_core::prompt::answer_to::AnswerTo;
 use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::{OpenRun, State, Writer};
+use crate::store::channels::{Saying, Words};
 use crate::store::Append;
 use crate::store::columns::{Columns, integer, number, time};
 use crate::store::failure::{Failure, refused};
@@ -68,6 +71,11 @@ impl Writer {
                     self.insert_event(live, &append.session, state.row, logged)?;
                 }
             }
+        }
+        for ToSay { to, answer } in &append.to_say {
+            let AnswerTo { channel, conversation, address } = to.clone();
+            let saying = Saying { conversation, address, words: Words::Answer(answer.to_json()) };
+            self.say(&channel, last.at, &saying)?;
         }
         state.head = last.seq.0;
         state.reserved = state.reserved.max(append.reserve.map_or(0, |reserve| reserve.0));

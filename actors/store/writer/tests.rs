@@ -51,7 +51,7 @@ impl Log {
             Logged { first_seq: seq, seq, run, at: Timestamp::default(), event: event.clone() }
         });
         let session = session.clone();
-        waiting(Append { session, events: events.collect(), durable: false, reserve })
+        waiting(Append { session, events: events.collect(), durable: false, reserve, to_say: Vec::new() })
     }
 
     fn read(&mut self) -> Vec<(u64, Event)> {
@@ -294,6 +294,7 @@ fn whole_run(session: &str, owner: &str, run: &str, first: u64, content: String)
         events: events.collect(),
         durable: true,
         reserve: None,
+        to_say: Vec::new(),
     })
 }
 
@@ -421,7 +422,7 @@ fn what_a_chat_takes_does_not_grow_with_the_sessions_and_runs_there_are() {
         };
         let append = |events: Vec<(u64, Event)>| {
             let events = events.into_iter().map(logged).collect();
-            waiting(Append { session: session.clone(), events, durable: true, reserve: None })
+            waiting(Append { session: session.clone(), events, durable: true, reserve: None, to_say: Vec::new() })
         };
         let used = UsageRecord {
             session: session.clone(),

@@ -138,6 +138,19 @@ impl Incoming {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// Where its answer goes: the message without what it says.
+    pub fn address(&self) -> String {
+        Self { content: String::new(), images: Vec::new(), ..self.clone() }.to_json()
+    }
+
+    /// A message as far as an address says it.
+    ///
+    /// # Errors
+    /// Where that is not what [`Self::address`] gave.
+    pub fn of_address(address: &str) -> Result<Self, String> {
+        serde_json::from_str(address).map_err(|error| format!("an address: {error}"))
+    }
+
     /// Where it comes from.
     pub fn route(&self, channel: &str) -> Route {
         let given = |name: &Option<String>| name.clone().filter(|name| !name.is_empty());
@@ -181,6 +194,8 @@ mod tests {
         assert_eq!(two[0].route("telegram").peer.as_deref(), Some("7"));
         assert_eq!(two[0].route("telegram").account, "main");
         assert_eq!(two[1].names().collect::<Vec<_>>(), ["9"]);
+        let (address, before) = (two[1].address(), two[1].clone());
+        assert_eq!(Incoming::of_address(&address).unwrap(), Incoming { content: String::new(), ..before });
         let image = r#"{"content":"","attachments":[{"url":"https://x/y","mime":"image/png"}]}"#;
         assert_eq!(Incoming::read(image).unwrap()[0].images[0].url, "https://x/y");
     }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::channel::Incoming;
+use crate::conversation::outbox::{AnswerStatus, ChannelAnswer};
 use crate::tools::plugin::HttpRequest;
 
 /// The most requests of one answer.
@@ -36,6 +37,24 @@ pub struct Answered {
 }
 
 impl Answered {
+    /// What an adapter is given of what became of a prompt; none where nothing is said of it.
+    pub fn of(answer: ChannelAnswer) -> Option<Self> {
+        let why = || answer.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
+        let (status, content) = match answer.status {
+            // Who has nothing to say says nothing.
+            AnswerStatus::Completed if answer.text.trim().is_empty() => return None,
+            AnswerStatus::Completed => (Status::Answer, answer.text),
+            AnswerStatus::Aborted => (Status::Notice, "The answer was called off.".to_owned()),
+            AnswerStatus::Failed | AnswerStatus::Refused => (Status::Error, why()),
+            AnswerStatus::Waiting => {
+                let tool = answer.approval.as_ref().map_or("a tool", |approval| &approval.tool);
+                let content = format!("Before I go on, the operator has to approve a call of {tool}.");
+                (Status::Notice, content)
+            }
+        };
+        Some(Self { status, content })
+    }
+
     /// The input of `format_outgoing`, for an answer to `message` in a channel that has this `answer_url`.
     pub fn to_json(&self, message: &Incoming, answer_url: Option<&str>) -> String {
         let mut input = about(message);
@@ -69,7 +88,7 @@ fn about(message: &Incoming) -> Value {
 }
 
 /// Requests to a platform, in the order they are sent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outgoing(Vec<Value>);
 
 /// One of them, as an adapter writes it.

@@ -17,7 +17,7 @@ const SAMPLE: &str = include_str!("../../../gateway.toml");
 
 /// One of each section that has a free name or is an item of a list, so that its keys are read; of
 /// providers more, so that a default that depends on another key is found not to be one.
-const ONE_OF_EACH: &str = "[[auth.api_keys]]\n[agents.main]\n[[bindings]]\n[[plugins]]\nsettings = { a = \"\" }\n[channels.x]\n[[approvals.rules]]\n[[budgets.rules]]\n[models.x]\n[[mcp]]\nenv = { A = \"\" }\n[secrets.key]\n\
+const ONE_OF_EACH: &str = "[[auth.api_keys]]\n[agents.main]\n[[bindings]]\n[[plugins]]\nsettings = { a = \"\" }\n[channels.x]\n[bus]\n[[approvals.rules]]\n[[budgets.rules]]\n[models.x]\n[[mcp]]\nenv = { A = \"\" }\n[secrets.key]\n\
     [providers.anthropic]\n[providers.openai]\n[providers.lab]\nkind = \"openai\"\nbase_url = \"http://lab\"\nheaders = { A = \"\" }\n";
 
 /// A configuration key and what it accepts.

@@ -15,13 +15,14 @@ use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
     Config, Files, Gateway, Limits, Log, LogFormat, OpenClaw, Scheduler, Store, Xeno, approvals, channels,
-    credentials, mcp, memory, models, plugins, spending,
+    bus, credentials, mcp, memory, models, plugins, spending,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
-use crate::ids::AgentId;
+use crate::error::Error;
+use crate::ids::{AgentId, SessionKey};
 use crate::prompt::run_options::PROMPT_COST;
 use crate::schedule::Cron;
 
@@ -174,6 +175,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &offered);
     let approvals = approvals::approvals(root.section(r, "approvals"), r, &offered);
     let channels = channels::channels(root.section(r, "channels"), r, &mut secrets);
+    let bus = bus::bus(root.section(r, "bus"), r, &mut secrets, home, &auth);
     plugins::add_adapters(&mut plugins, &channels, &granted, r);
     plugins::add_embedded(&mut plugins, agents.values().flat_map(|agent| &agent.tools));
 
@@ -235,6 +237,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         plugins,
         mcp,
         channels,
+        bus,
         sandbox,
         approvals,
         models,
@@ -419,7 +422,14 @@ fn log(mut s: Section, r: &mut Report) -> Log {
 fn scheduler(mut s: Section, r: &mut Report) -> Scheduler {
     const YEAR_MINUTES: u64 = 366 * 24 * 60;
     let minutes = s.integer(r, "heartbeat_minutes", 0, 0..=YEAR_MINUTES);
+    let result_to = s.optional(r, "heartbeat_result_to").filter(|key| !key.is_empty());
+    let result_to = result_to.and_then(|key| {
+        let read = SessionKey::parse(&key);
+        let why = |error: Error| r.complain(&s.origin("heartbeat_result_to"), format!("scheduler.heartbeat_result_to: {}", error.message));
+        read.map_err(why).ok()
+    });
     let scheduler = Scheduler {
+        heartbeat_result_to: result_to,
         heartbeat: (minutes > 0).then(|| Duration::from_secs(minutes * 60)),
         heartbeat_tokens: s.integer(r, "heartbeat_tokens", 20_000, 0..=u64::MAX),
         new_session_cron: Some(s.text(r, "new_session_cron", "")).filter(|cron| !cron.is_empty()),

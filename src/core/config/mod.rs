@@ -10,6 +10,7 @@ pub mod catalog;
 pub mod offer;
 
 mod approvals;
+mod bus;
 mod channels;
 mod credentials;
 mod document;
@@ -55,12 +56,13 @@ use crate::access::auth::Auth;
 use crate::conversation::approval_rule::Rule;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
-use crate::ids::{AgentId, PluginName};
+use crate::ids::{AgentId, PluginName, SessionKey};
 use crate::learning::LearnBy;
 use crate::provider::ProviderKind;
 use crate::provider::budget::Budgets;
 use crate::provider::facts::KnownModels;
 use crate::provider::model::ModelRef;
+use crate::scope::Scopes;
 use crate::skill::{self, AgentSkills};
 use crate::tools::built_in::ToolGroup;
 use crate::tools::mcp::McpGrant;
@@ -90,6 +92,8 @@ pub struct Config {
     pub mcp: Vec<McpServer>,
     /// `[channels.*]`, by name.
     pub channels: Vec<Channel>,
+    /// `[bus]`; none where there is none.
+    pub bus: Option<Bus>,
     /// `[sandbox]`
     pub sandbox: Sandbox,
     /// `[approvals]`
@@ -283,6 +287,42 @@ pub struct Channel {
     pub answer_url: Option<String>,
 }
 
+/// `[bus]`: channel adapters on NATS JetStream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bus {
+    /// The servers, in the order in which they are tried.
+    pub servers: Vec<String>,
+    /// What is shown to them.
+    pub credential: BusCredential,
+    /// A certificate authority, besides those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate and the key that are shown to them.
+    pub client_certificate: Option<(PathBuf, PathBuf)>,
+    /// In whose name messages of the bus are prompts.
+    pub principal: String,
+    /// What that may do, where it is the name of a configured key.
+    pub scopes: Option<Scopes>,
+    /// Channels that agents with the tool `send_message` are told of.
+    pub channels: Vec<String>,
+    /// The streams of inbound messages, of answers and of dead letters.
+    pub streams: [String; 3],
+    /// Whether those that are not there are made.
+    pub create: bool,
+}
+
+/// What is shown to the servers of the bus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BusCredential {
+    /// Nothing.
+    None,
+    /// A token.
+    Token(Secret),
+    /// The seed of an nkey.
+    Nkey(Secret),
+    /// A credentials file: a JWT, and the seed that it is signed with.
+    Credentials(Secret),
+}
+
 /// How the messages of a channel come in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelMode {
@@ -453,6 +493,8 @@ pub struct Scheduler {
     pub heartbeat: Option<Duration>,
     /// The most tokens it may spend on a day (UTC); 0 = as the budgets say.
     pub heartbeat_tokens: u64,
+    /// The session that is told what it has to say, should that not be that all is well.
+    pub heartbeat_result_to: Option<SessionKey>,
     /// When a new session begins, as a cron expression; none = never.
     pub new_session_cron: Option<String>,
 }

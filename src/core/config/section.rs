@@ -124,6 +124,11 @@ impl Section {
         self.origins.get(key).unwrap_or(&self.origin).clone()
     }
 
+    /// Whether any layer has this section.
+    pub(super) fn is_written(&self) -> bool {
+        !matches!(self.origin, Origin::Default)
+    }
+
     /// Whether `key`, which was read before, was written anywhere.
     pub(super) fn has(&self, key: &str) -> bool {
         self.origins.contains_key(key)

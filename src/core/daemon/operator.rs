@@ -62,6 +62,10 @@ area! {
         UnpairPeer(UnpairPeer) => Settled(Settled),
         /// Send an answer that could not be sent, or forget it.
         SettleUnsent(SettleUnsent) => Settled(Settled),
+        /// How the bus is.
+        Bus(ObserveBus) => Observed(Snapshot),
+        /// Look at messages of the bus that could not be taken, or settle them.
+        DeadLetters(DeadLettersAsked) => DeadLetters(Vec<DeadLetter>),
         /// The tokens spent, and what the budgets leave.
         Usage(ReadUsage) => Usage(UsageReport),
         /// How the caches of providers were used.
@@ -112,8 +116,10 @@ pub enum OperatorReply {
     Connections(Connections),
     /// To `CloseConnection`.
     Closed(Closed),
-    /// To `Actors`, `Plugins`, `Mcp` and `Channels`: the gateway, or the supervisor of these, with those below.
+    /// To `Actors`, `Plugins`, `Mcp`, `Channels` and `Bus`: the gateway, or what was asked about, with those below.
     Observed(Snapshot),
+    /// To `DeadLetters`: those that it was about.
+    DeadLetters(Vec<DeadLetter>),
     /// To `LoadPlugin`.
     Loaded(LoadedPlugin),
     /// To `UnloadPlugin`.
@@ -190,6 +196,11 @@ impl OperatorCommand {
             Self::UnpairPeer(_) => "admin.channel.unpair",
             Self::SettleUnsent(SettleUnsent { is_resent: true, .. }) => "admin.channel.resend",
             Self::SettleUnsent(_) => "admin.channel.drop",
+            Self::Bus(_) => "admin.bus.status",
+            Self::DeadLetters(DeadLettersAsked::List { .. }) => "admin.bus.dlq.list",
+            Self::DeadLetters(DeadLettersAsked::Show(_)) => "admin.bus.dlq.show",
+            Self::DeadLetters(DeadLettersAsked::Replay(_)) => "admin.bus.dlq.replay",
+            Self::DeadLetters(DeadLettersAsked::Drop(_)) => "admin.bus.dlq.drop",
             Self::Usage(_) => "admin.usage",
             Self::Caches(_) => "admin.usage.cache",
             Self::Sessions(_) => "admin.sessions",
@@ -378,6 +389,51 @@ pub struct SettleUnsent {
     pub answer: i64,
     /// Whether it is sent.
     pub is_resent: bool,
+}
+
+/// Take a snapshot of the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObserveBus;
+
+/// What is done with messages of the bus that could not be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeadLettersAsked {
+    /// They are listed.
+    List {
+        /// Those that come after this number.
+        after: u64,
+        /// No more of them.
+        limit: usize,
+    },
+    /// One is shown, with what it says.
+    Show(u64),
+    /// One is published again where it came from, or the first of all; then it is no dead letter any more.
+    Replay(Option<u64>),
+    /// One is deleted, or the first of all.
+    Drop(Option<u64>),
+}
+
+/// A message of the bus that could not be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its number among them.
+    pub seq: u64,
+    /// The subject it came on.
+    pub subject: String,
+    /// The id it came with.
+    pub id: String,
+    /// Why it could not be taken.
+    pub reason: String,
+    /// How often it was delivered.
+    pub deliveries: u64,
+    /// When it became one.
+    pub at: Timestamp,
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// Those bytes, where they were asked for.
+    pub payload: Option<Vec<u8>>,
+    /// Its headers, where they were asked for.
+    pub headers: Vec<(String, String)>,
 }
 
 /// It is done.

@@ -87,7 +87,7 @@ impl Exchange {
 pub fn may_be_learned_from(session: &SessionKey, foreign: &BTreeSet<String>) -> bool {
     let peer = session.peer();
     let is_group = ["guild/", "team/"].iter().any(|group| peer.starts_with(group));
-    !is_group && !foreign.contains(&*session.channel())
+    !is_group && !session.owner().is_channel() && !foreign.contains(&*session.channel())
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! How one prompt is to be answered, where that differs from how its session and its agent are set.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::LaneName;
+use crate::prompt::answer_to::AnswerTo;
 use crate::prompt::thinking::Thinking;
 
 /// What a prompt costs of `limits.requests_burst`, in every dialect.
@@ -21,6 +23,8 @@ pub struct RunOptions {
     pub lane: Option<LaneName>,
     /// How long after it was accepted its run is ended, should it not be over then; in milliseconds.
     pub timeout: Option<Duration>,
+    /// Where the answer goes besides the session.
+    pub answer_to: Option<Arc<AnswerTo>>,
 }
 
 impl From<Option<Thinking>> for RunOptions {

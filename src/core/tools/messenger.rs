@@ -163,7 +163,7 @@ pub fn place(target: Target, channels: &[String]) -> Result<Place, String> {
         false => format!("channels to people elsewhere are: {}", channels.join(", ")),
     };
     match target {
-        Target::Session(key) if is_channel(&key.channel()) => Ok(Place::Channel(Route {
+        Target::Session(key) if is_channel(&key.channel()) || key.owner().is_channel() => Ok(Place::Channel(Route {
             channel: key.channel().into_owned(),
             account: key.account().into_owned(),
             peer: Some(key.peer().into_owned()),

@@ -56,7 +56,7 @@ pub const RENEWED_OVERLAP: Duration = Duration::from_secs(300);
 /// One that ends within so long is warned of.
 pub const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
 /// Names that principals have which show no key of their own.
-pub const RESERVED: [&str; 5] = ["local", "token", "socket", "operators", "admins"];
+pub const RESERVED: [&str; 6] = ["local", "token", "socket", "operators", "admins", "bus"];
 
 /// What kind of credential it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -41,6 +41,7 @@ mod tests;
 use std::collections::VecDeque;
 
 use crate::conversation::event::{Event, Logged, Outcome};
+use crate::conversation::outbox::{ChannelAnswer, ToSay};
 use crate::conversation::turn::{Turn, Work};
 use crate::conversation::window::Window;
 use crate::error::ErrorCode;
@@ -102,6 +103,8 @@ pub struct Batch {
     pub durable: bool,
     /// The new high-water mark of numbers, where it moves.
     pub reserve: Option<Seq>,
+    /// What is said over channels with them.
+    pub to_say: Vec<ToSay>,
 }
 
 impl Batch {
@@ -141,6 +144,8 @@ pub struct Session {
     unwritten: Vec<Logged>,
     shown: usize,
     shown_bytes: usize,
+    /// What is said over channels with them.
+    to_say: Vec<ToSay>,
 }
 
 impl Session {
@@ -167,6 +172,7 @@ impl Session {
             unwritten: Vec::new(),
             shown: 0,
             shown_bytes: 0,
+            to_say: Vec::new(),
         }
     }
 
@@ -329,7 +335,8 @@ impl Session {
         }
         self.shown_bytes = 0;
         let shown = std::mem::take(&mut self.shown);
-        Some(Batch { events: std::mem::take(&mut self.unwritten), shown, durable, reserve })
+        let to_say = std::mem::take(&mut self.to_say);
+        Some(Batch { events: std::mem::take(&mut self.unwritten), shown, durable, reserve, to_say })
     }
 
     /// Numbers up to this one are reserved: the batch that says so is written.
@@ -344,8 +351,29 @@ impl Session {
         let seq = Seq(before.0 + event.numbers());
         self.head = seq;
         let logged = Logged { first_seq, seq, run, at: now, event };
+        self.to_say.extend(self.says(&logged));
         self.apply(&logged);
         self.unwritten.push(logged);
         seq
+    }
+
+    /// What an event that is about to happen says over the channel that its prompt came over.
+    fn says(&self, logged: &Logged) -> Option<ToSay> {
+        let run = logged.run.as_ref()?;
+        if !matches!(logged.event, Event::Ended { .. } | Event::ApprovalAsked(_)) {
+            return None;
+        }
+        let prompt = self.open().find(|prompt| prompt.run == *run)?;
+        let to = prompt.run_options.answer_to.as_deref()?.clone();
+        let answer = match &logged.event {
+            Event::Ended { outcome, usage } => {
+                let under_way = self.run.as_ref().filter(|(prompt, _)| prompt.run == *run);
+                let turn = under_way.map(|(_, turn)| turn);
+                ChannelAnswer::of_run(run, self.key.local(), turn, outcome, *usage)
+            }
+            Event::ApprovalAsked(asked) => ChannelAnswer::of_approval(run, self.key.local(), asked),
+            _ => return None,
+        };
+        Some(ToSay { to, answer })
     }
 }

@@ -6,6 +6,7 @@ use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{LaneName, RunId, Seq};
 use crate::prompt::attachment::{self, Attachment};
+use crate::prompt::run_options::RunOptions;
 use crate::provider::usage::Usage;
 use crate::time::Timestamp;
 
@@ -17,7 +18,9 @@ impl Session {
     /// `TooLarge` where it brings along too much.
     pub fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<Submitted, Error> {
         if let Some(known) = self.find(&submission) {
-            return Ok(Submitted { run: known.run.clone(), seq: known.seq, repeated: true });
+            let submitted = Submitted { run: known.run.clone(), seq: known.seq, repeated: true };
+            self.adopt(&submitted.run, &submission.run_options);
+            return Ok(submitted);
         }
         attachment::check(&submission.attachments)?;
         if self.settings.closed.is_some() {
@@ -47,6 +50,16 @@ impl Session {
         let seq = self.emit(now, Some(run.clone()), prompted);
         self.start_next(now);
         Ok(Submitted { run, seq, repeated: false })
+    }
+
+    /// A prompt that was accepted by a clawmux which did not know where answers go is told of it when it is submitted
+    /// again.
+    fn adopt(&mut self, run: &RunId, options: &RunOptions) {
+        let under_way = self.run.iter_mut().map(|(prompt, _)| prompt);
+        let known = under_way.chain(&mut self.queue).find(|prompt| prompt.run == *run);
+        if let Some(prompt) = known.filter(|prompt| prompt.run_options.answer_to.is_none()) {
+            prompt.run_options.answer_to.clone_from(&options.answer_to);
+        }
     }
 
     /// Whether this is a prompt that was submitted before, as far as that is in memory.

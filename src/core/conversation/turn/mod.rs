@@ -454,10 +454,6 @@ impl Turn {
         }
     }
 
-    /// Whether this call waits for an approval.
-    pub fn waits_for_approval(&self, call: &CallId) -> bool {
-        self.waiting().any(|asked| asked.call.id == *call)
-    }
 
     /// The whole result of this call.
     pub fn result(&self, call: &CallId) -> Option<&ToolResult> {

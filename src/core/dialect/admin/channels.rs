@@ -21,7 +21,11 @@ pub(super) const METHODS: &[Method] = &[
 /// where the platform refused, `unknown` where nobody knows whether it was carried out.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    ask(ObserveChannels, |all| json!({ "channels": all.children.iter().map(row).collect::<Vec<_>>() }))
+    ask(ObserveChannels, |all| {
+        // The bus is none of them.
+        let channels = all.children.iter().filter(|child| child.state["channel"].is_string());
+        json!({ "channels": channels.map(row).collect::<Vec<_>>() })
+    })
 }
 
 fn row(observed: &Snapshot) -> Value {

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    Call, actors, approvals, channels, config, connections, devices, jobs, log, mcp, memory, plugins,
+    Call, actors, approvals, bus, channels, config, connections, devices, jobs, log, mcp, memory, plugins,
     session, sessions, skills, status, tokens, upkeep, usage,
 };
 use crate::error::{Error, ErrorCode};
@@ -46,6 +46,7 @@ static TOPICS: &[&[Method]] = &[
     plugins::METHODS,
     mcp::METHODS,
     channels::METHODS,
+    bus::METHODS,
     skills::METHODS,
     usage::METHODS,
     sessions::METHODS,

@@ -26,6 +26,7 @@ mod activity;
 mod actors;
 pub mod announcement;
 mod approvals;
+mod bus;
 mod channels;
 mod config;
 mod connections;

@@ -15,6 +15,7 @@ const VALUES: &[(&str, &str)] = &[
     ("device", r#""00ff""#),
     ("file", r#""/var/backups/clawmux.db""#),
     ("job", r#""report""#),
+    ("letter", "3"),
     ("memories", "[]"),
     ("memory", r#""6f0c""#),
     ("name", r#""ci""#),

@@ -175,6 +175,7 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                     (count > 0).then(|| format!("channel {name}: {count} answers were not sent"))
                 });
                 found.extend(unsent);
+                found.extend(child.children.iter().filter_map(|bus| bus_is_wrong(&bus.state)));
             }
             "configuration" => {
                 let last = &state["not_reloaded"];
@@ -230,6 +231,19 @@ fn near_its_end(budget: &Budget) -> Option<String> {
     let (taken, limit) = (unit.said(taken), unit.said(budget.limit));
     let tokens = if unit == Unit::Tokens { " tokens" } else { "" };
     Some(format!("the {name} budget{whose} is at {percent} %: {taken} of {limit}{tokens}"))
+}
+
+/// What is wrong with the bus, where this is its state.
+fn bus_is_wrong(bus: &Value) -> Option<String> {
+    let why = bus["why"].as_str().unwrap_or("no reason is known");
+    match bus["bus"].as_str()? {
+        "away" => Some(format!("the bus is away: {why}")),
+        "refused" | "claimed" => Some(format!("the bus can't be used: {why}")),
+        _ => {
+            let dead = bus["dead_letters"].as_u64().filter(|count| *count > 0)?;
+            Some(format!("the bus has {dead} dead letters"))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -82,11 +82,9 @@ pub(super) fn submit(wundr: &mut Wundr, request: &mut Request<'_>, turn: &mut Tu
         return Err(request.invalid("prompt: must not be blank"));
     }
     let run_options = RunOptions {
-        thinking: None,
         model: asked.model,
         max_tokens: asked.max_tokens.map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
-        lane: None,
-        timeout: None,
+        ..RunOptions::default()
     };
     let submit = Submit {
         target: target(&asked.session_id),

@@ -305,13 +305,14 @@ impl Job {
         job.checked()
     }
 
-    /// The built-in jobs that a configuration asks for, at `now`: how often the heart beats, and when a
-    /// new session is begun.
+    /// The built-in jobs that a configuration asks for, at `now`: how often the heart beats, where what it has to say
+    /// goes besides, and when a new session is begun.
     ///
     /// # Errors
     /// As [`Schedule::new`].
     pub fn built_in(
         heartbeat: Option<Duration>,
+        heartbeat_result_to: Option<&SessionKey>,
         new_session_cron: Option<&str>,
         now: Timestamp,
         host_zone: &str,
@@ -322,7 +323,7 @@ impl Job {
                 place: Place::Session(session.clone()),
                 prompt: prompt.into(),
                 run_options: RunOptions::default(),
-                result_to: None,
+                result_to: heartbeat_result_to.filter(|_| id == HEARTBEAT).cloned(),
             };
             let new = NewJob {
                 name: id.into(),

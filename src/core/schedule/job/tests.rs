@@ -95,14 +95,15 @@ fn a_job_that_is_enabled_anew_missed_nothing() {
 
 #[test]
 fn the_configuration_makes_the_built_in_jobs() {
-    assert!(Job::built_in(None, None, NOW, "UTC").unwrap().is_empty());
+    assert!(Job::built_in(None, None, None, NOW, "UTC").unwrap().is_empty());
     let heartbeat = Some(Duration::from_secs(1800));
-    let jobs = Job::built_in(heartbeat, Some("0 0 * * 1"), NOW, "Europe/Berlin").unwrap();
+    let elsewhere = SessionKey::parse("bus/main:matrix:main:ada").unwrap();
+    let jobs = Job::built_in(heartbeat, Some(&elsewhere), Some("0 0 * * 1"), NOW, "Europe/Berlin").unwrap();
     assert_eq!(jobs.iter().map(|job| job.id.as_str()).collect::<Vec<_>>(), [HEARTBEAT, NEW_SESSION]);
     assert!(jobs.iter().all(|job| job.is_built_in() && job.task.session.as_str() == BUILT_IN_SESSION));
     let user = Principal::new("ada", crate::scope::Scopes::USER);
     assert!(!jobs[0].is_seen_by(&user) && jobs[0].is_seen_by(&Principal::local()));
-    assert!(Job::built_in(heartbeat, Some("0 0 * *"), NOW, "UTC").unwrap_err().message.contains("4 fields"));
+    assert!(Job::built_in(heartbeat, None, Some("0 0 * *"), NOW, "UTC").unwrap_err().message.contains("4 fields"));
 }
 
 #[test]

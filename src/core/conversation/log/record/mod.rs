@@ -5,6 +5,7 @@ mod shape;
 mod tests;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,7 @@ use crate::conversation::event::{Cause, Compacted, Event, Forgotten, Incomplete,
 use crate::error::Error;
 use crate::ids::{CallId, Owner, PluginName, Seq};
 use crate::prompt::attachment::Attachment;
+use crate::prompt::answer_to::AnswerTo;
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::{Assignment, Settings};
 use crate::prompt::thinking::Thinking;
@@ -25,7 +27,7 @@ use crate::provider::notice::{Notice, NoticeKind};
 use crate::provider::thought::{SignatureData, ThoughtSignature};
 use crate::time::Timestamp;
 use crate::tools::call::{ToolCall, ToolResult};
-use shape::{
+use shape::{Answering, 
     ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Compaction, Configured, Ended, Injected,
     Noticed, Prompted, Recalled, Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens, usage,
 };
@@ -97,6 +99,11 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 timeout_ms: run_options
                     .timeout
                     .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                answer_to: run_options.answer_to.as_deref().map(|to| Answering {
+                    channel: (&*to.channel).into(),
+                    conversation: (&*to.conversation).into(),
+                    address: (&*to.address).into(),
+                }),
             };
             put(body, &prompted);
             PROMPTED
@@ -298,6 +305,13 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                     max_tokens: record.max_tokens,
                     lane: record.lane.map(|lane| lane.into_owned().into()),
                     timeout: record.timeout_ms.map(Duration::from_millis),
+                    answer_to: record.answer_to.map(|to| {
+                        Arc::new(AnswerTo {
+                            channel: to.channel.into_owned(),
+                            conversation: to.conversation.into_owned(),
+                            address: to.address.into_owned(),
+                        })
+                    }),
                 },
             }
         }

@@ -35,6 +35,16 @@ pub(super) struct Prompted<'a> {
     pub(super) lane: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) answer_to: Option<Answering<'a>>,
+}
+
+/// Where an answer goes besides its session.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Answering<'a> {
+    pub(super) channel: Cow<'a, str>,
+    pub(super) conversation: Cow<'a, str>,
+    pub(super) address: Cow<'a, str>,
 }
 
 /// An attachment, but for its data: that is not JSON, and is kept beside the record.

@@ -1,0 +1,217 @@
+//! The connection to the servers of the bus, and what is agreed with them: streams and the consumer.
+//!
+//! This folder and `bus` are the only ones that name async-nats (a test says so). The client connects by itself again
+//! and again; its task lives on the arbiter that [`connect`] is called on.
+
+pub(crate) mod streams;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use clawmux_core::config::{Bus, BusCredential};
+use tokio::time::timeout;
+
+/// How long a server may take to let us in.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// How long it may take to answer one question, or to acknowledge one message.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The pause before a lost connection is tried again: twice as long each time.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// What may wait to be written to the connection, in commands.
+const COMMANDS_MAX: usize = 4096;
+
+/// Messages that were asked for and may wait here, of one subscription.
+const DELIVERIES_MAX: usize = 16 * 1024;
+
+/// Acknowledgements of servers that may be waited for at once.
+const ACKS_MAX: usize = 1024;
+
+/// The oldest server that has what the bus needs.
+const VERSION_MIN: (i64, i64, i64) = (2, 12, 0);
+
+/// Connected servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Nats {
+    pub(crate) client: Client,
+    pub(crate) jetstream: Context,
+    link: Arc<Link>,
+}
+
+/// How the connection is.
+#[derive(Debug, Default)]
+struct Link {
+    is_up: AtomicBool,
+    /// How often it was lost.
+    losses: AtomicU64,
+}
+
+/// Why the bus can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unusable {
+    /// Why, in a sentence.
+    pub(crate) why: String,
+    /// Whether somebody has to do something about it.
+    pub(crate) is_refused: bool,
+}
+
+impl Unusable {
+    /// For the moment.
+    pub(crate) fn away(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_refused: false }
+    }
+
+    /// Until somebody changes that.
+    pub(crate) fn refused(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_refused: true }
+    }
+}
+
+/// Connects to the first of the servers that lets us in.
+///
+/// # Errors
+/// Why none does, or why that one can't be used.
+pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable> {
+    let servers: io::Result<Vec<ServerAddr>> = config.servers.iter().map(|server| server.parse()).collect();
+    let servers = servers.map_err(|error| Unusable::refused(format!("bus.servers: {error}")))?;
+    let link = Arc::new(Link::default());
+    let options = options(config, name, &link).map_err(|why| Unusable::refused(why.to_owned()))?;
+    let connected = timeout(CONNECT_MAX * 2, async_nats::connect_with_options(servers, options)).await;
+    let client = match connected {
+        Ok(Ok(client)) => client,
+        Ok(Err(error)) => {
+            let why = format!("{} can't be reached: {}", config.servers.join(", "), one_line(&error));
+            let is_refused = matches!(
+                error.kind(),
+                async_nats::ConnectErrorKind::AuthorizationViolation
+                    | async_nats::ConnectErrorKind::Authentication
+                    | async_nats::ConnectErrorKind::Tls
+            );
+            return Err(Unusable { why, is_refused });
+        }
+        Err(_) => {
+            let within = (CONNECT_MAX * 2).as_secs();
+            return Err(Unusable::away(format!("{}: no answer within {within} s", config.servers.join(", "))));
+        }
+    };
+    let version = client.server_info().version;
+    let (major, minor, patch) = VERSION_MIN;
+    if !client.is_server_compatible(major, minor, patch) {
+        return Err(Unusable::refused(format!(
+            "the NATS server is version {version}, and the bus needs {major}.{minor} or newer: update nats-server"
+        )));
+    }
+    link.is_up.store(true, Relaxed);
+    let context = jetstream::context::ContextBuilder::new()
+        .timeout(ANSWER_MAX)
+        .ack_timeout(ANSWER_MAX)
+        .max_ack_inflight(ACKS_MAX)
+        .backpressure_on_inflight(true)
+        .build(client.clone());
+    if let Err(error) = context.query_account().await {
+        let why = one_line(&error);
+        let has_none = why.contains("not enabled") || why.contains("no responders");
+        return Err(match has_none {
+            true => Unusable::refused(
+                "the NATS server has no JetStream for this account: start nats-server with -js, or enable it there",
+            ),
+            false => Unusable::away(format!("JetStream does not answer: {why}")),
+        });
+    }
+    Ok(Nats { client, jetstream: context, link })
+}
+
+/// An error in one line, with what it comes from.
+pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    let mut said = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !said.contains(&more) {
+            said = format!("{said}: {more}");
+        }
+        source = cause.source();
+    }
+    said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+}
+
+fn options(config: &Bus, name: String, link: &Arc<Link>) -> Result<ConnectOptions, &'static str> {
+    let mut options = ConnectOptions::new()
+        .name(name)
+        .connection_timeout(CONNECT_MAX)
+        .request_timeout(Some(ANSWER_MAX))
+        .retain_servers_order()
+        .client_capacity(COMMANDS_MAX)
+        .subscription_capacity(DELIVERIES_MAX)
+        .reconnect_delay_callback(|attempts| {
+            let doubled = u32::try_from(attempts.min(10)).map_or(1, |n| 2_u32.saturating_pow(n));
+            PAUSE.saturating_mul(doubled).min(PAUSE_MAX)
+        });
+    options = match &config.credential {
+        BusCredential::None => options,
+        BusCredential::Token(token) => options.token(token.expose().to_owned()),
+        BusCredential::Nkey(seed) => options.nkey(seed.expose().to_owned()),
+        // Its error may quote the file.
+        BusCredential::Credentials(file) => options
+            .credentials(file.expose())
+            .map_err(|_| "bus.credentials_file: it is no credentials file of NATS (a JWT and a seed)")?,
+    };
+    if let Some(file) = &config.ca_file {
+        options = options.add_root_certificates(file.clone());
+    }
+    if let Some((certificate, key)) = &config.client_certificate {
+        options = options.add_client_certificate(certificate.clone(), key.clone());
+    }
+    if config.ca_file.is_some() || config.client_certificate.is_some() {
+        options = options.require_tls(true);
+    }
+    let link = link.clone();
+    Ok(options.event_callback(move |event| {
+        let link = link.clone();
+        async move {
+            match event {
+                Event::Connected => {
+                    if !link.is_up.swap(true, Relaxed) {
+                        tracing::info!("bus: connected again");
+                    }
+                }
+                Event::Disconnected => {
+                    if link.is_up.swap(false, Relaxed) {
+                        link.losses.fetch_add(1, Relaxed);
+                        tracing::warn!("bus: the connection is lost: it is tried again and again");
+                    }
+                }
+                Event::SlowConsumer(_) => tracing::warn!("bus: the client falls behind its server"),
+                Event::ServerError(error) => {
+                    tracing::warn!(error = ?error.to_string(), "bus: the server complains");
+                }
+                Event::ClientError(error) => tracing::debug!(error = ?error.to_string(), "bus: the client complains"),
+                Event::LameDuckMode | Event::Draining | Event::Closed => {}
+            }
+        }
+    }))
+}
+
+impl Nats {
+    /// Whether it is connected now.
+    pub(crate) fn is_up(&self) -> bool {
+        self.link.is_up.load(Relaxed)
+    }
+
+    /// How often the connection was lost.
+    pub(crate) fn losses(&self) -> u64 {
+        self.link.losses.load(Relaxed)
+    }
+
+    /// The largest payload that the server takes, with its headers.
+    pub(crate) fn payload_max(&self) -> usize {
+        self.client.max_payload()
+    }
+}
