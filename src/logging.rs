@@ -25,11 +25,11 @@ use crate::journal::{self, Journal};
 use crate::terminal::Stderr;
 
 /// What is left out unless the configured filter names it: the server's own life, which the
-/// listener tells; requests that are not HTTP, since whoever can connect could fill the log with
+/// listener tells; that of the connection of the bus, which the bus tells; requests that are not HTTP, since whoever can connect could fill the log with
 /// them; guests' texts of any length, which the sandbox tells bounded; what MCP servers say, likewise; and the thoughts of the
 /// compiler of plugins, which at `trace` fill a gigabyte and take a minute, and its wish for a lower
 /// priority, which a confined service is denied.
-const QUIET: &str = "actix_server=warn,actix_http::h1::dispatcher=off,extism=off,rmcp=off,\
+const QUIET: &str = "actix_server=warn,async_nats=off,actix_http::h1::dispatcher=off,extism=off,rmcp=off,\
                      cranelift=warn,regalloc2=warn,wasmtime=warn,wasmtime_internal_cache=error";
 
 /// How much of a line is kept for those who look from afar, in bytes.

@@ -116,13 +116,12 @@ pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable
         .backpressure_on_inflight(true)
         .build(client.clone());
     if let Err(error) = context.query_account().await {
-        let why = one_line(&error);
-        let has_none = why.contains("not enabled") || why.contains("no responders");
-        return Err(match has_none {
-            true => Unusable::refused(
+        use async_nats::jetstream::context::AccountErrorKind as Kind;
+        return Err(match error.kind() {
+            Kind::JetStreamUnavailable | Kind::JetStream(_) => Unusable::refused(
                 "the NATS server has no JetStream for this account: start nats-server with -js, or enable it there",
             ),
-            false => Unusable::away(format!("JetStream does not answer: {why}")),
+            _ => Unusable::away(format!("JetStream does not answer: {}", one_line(&error))),
         });
     }
     Ok(Nats { client, jetstream: context, link })

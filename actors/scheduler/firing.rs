@@ -422,12 +422,12 @@ impl Scheduler {
         let next = match running.stage {
             Stage::Prompting if key.0.as_str() == NEW_SESSION => Stage::Renewing,
             Stage::Making => Stage::Telling,
-            // Somebody else's conversation: its result is said there, too.
-            Stage::Telling if running.job.task.result_to.as_ref().is_some_and(|to| to.owner().is_channel()) => {
-                Stage::Saying
-            }
+            // Then it stands in their conversation, too.
+            Stage::Saying if running.job.task.result_to.is_some() => Stage::Telling,
             Stage::Prompting | Stage::Renewing if running.job.task.result_to.is_some() && said => {
-                Stage::Telling
+                let to = running.job.task.result_to.as_ref();
+                // Whom nothing may be said to, of them no conversation is begun.
+                if to.is_some_and(|to| to.owner().is_channel()) { Stage::Saying } else { Stage::Telling }
             }
             Stage::Prompting if running.job.owner.is_channel() && !running.job.has_own_session() && said => {
                 Stage::Saying

@@ -204,7 +204,12 @@ impl Adapter {
         self.messages("EXOCLAW_OUT")
     }
 
-    /// All messages of a stream.
+    /// How many messages a stream has.
+    pub fn count(&self, stream: &str) -> u64 {
+        self.wait(async { self.js.get_stream(stream).await.unwrap().get_info().await.unwrap().state.messages })
+    }
+
+    /// All messages of a stream that takes consumers.
     pub fn messages(&self, stream: &str) -> Vec<Answer> {
         self.wait(async {
             let Ok(stream) = self.js.get_stream(stream).await else { return Vec::new() };
