@@ -261,7 +261,8 @@ impl BusActor {
             }
             false => {
                 self.failures = self.failures.saturating_add(1);
-                let pause = PAUSE.saturating_mul(2_u32.saturating_pow(self.failures.min(10) - 1)).min(PAUSE_MAX);
+                let pause =
+                    PAUSE.saturating_mul(2_u32.saturating_pow(self.failures.min(10) - 1)).min(PAUSE_MAX);
                 (Phase::Away(why.clone()), pause)
             }
         };
@@ -297,7 +298,12 @@ impl BusActor {
         });
     }
 
-    fn begin(&mut self, connected: Connected, mut questions: async_nats::Subscriber, ctx: &mut Context<Self>) {
+    fn begin(
+        &mut self,
+        connected: Connected,
+        mut questions: async_nats::Subscriber,
+        ctx: &mut Context<Self>,
+    ) {
         let info = connected.consumer.cached_info();
         self.unsettled_up_to = if info.num_ack_pending > 0 { info.delivered.stream_sequence } else { 0 };
         (self.figures.pending, self.figures.ack_pending) = (info.num_pending, info.num_ack_pending);
@@ -564,7 +570,9 @@ impl BusActor {
         match &self.phase {
             Phase::Connecting => "the bus is being connected: try again in a moment".to_owned(),
             Phase::Running => "the bus is not there".to_owned(),
-            Phase::Away(why) | Phase::Refused(why) | Phase::Claimed(why) => format!("the bus can't be used: {why}"),
+            Phase::Away(why) | Phase::Refused(why) | Phase::Claimed(why) => {
+                format!("the bus can't be used: {why}")
+            }
         }
     }
 }

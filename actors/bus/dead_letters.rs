@@ -1,8 +1,8 @@
 //! Messages that could not be taken: their stream, and what operators do with them.
 
-use async_nats::{HeaderMap, HeaderName};
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
+use async_nats::{HeaderMap, HeaderName};
 use clawmux_core::bus::header;
 use clawmux_core::bus::subject::dead_subject_of;
 use clawmux_core::daemon::operator::{DeadLetter, DeadLettersAsked};
@@ -62,7 +62,11 @@ pub(super) async fn bury(nats: &Nats, subject: String, publish: PublishMessage) 
 ///
 /// # Errors
 /// `NotFound` where there is none of this number; `Unavailable` where the servers do not answer.
-pub(super) async fn answer(nats: &Nats, stream: &Stream, asked: DeadLettersAsked) -> Result<Vec<DeadLetter>, Error> {
+pub(super) async fn answer(
+    nats: &Nats,
+    stream: &Stream,
+    asked: DeadLettersAsked,
+) -> Result<Vec<DeadLetter>, Error> {
     match asked {
         DeadLettersAsked::List { after, limit } => {
             let found = read_on(stream, after, limit).await?;
@@ -102,9 +106,8 @@ fn away(error: &dyn std::error::Error) -> Error {
 
 async fn one(stream: &Stream, seq: u64) -> Result<StreamMessage, Error> {
     stream.get_raw_message(seq).await.map_err(|error| match error.kind() {
-        LastRawMessageErrorKind::NoMessageFound => {
-            ErrorCode::NotFound.error(format!("there is no dead letter {seq}: `clawmux bus dlq list` lists them"))
-        }
+        LastRawMessageErrorKind::NoMessageFound => ErrorCode::NotFound
+            .error(format!("there is no dead letter {seq}: `clawmux bus dlq list` lists them")),
         _ => away(&error),
     })
 }
@@ -142,7 +145,10 @@ fn header_of<'a>(message: &'a StreamMessage, name: &str) -> Option<&'a str> {
 async fn replay(nats: &Nats, message: &StreamMessage) -> Result<(), Error> {
     let subject = header_of(message, header::SUBJECT).unwrap_or_default().to_owned();
     if subject.is_empty() {
-        let why = format!("dead letter {} does not say where it came from: it can only be dropped", message.sequence);
+        let why = format!(
+            "dead letter {} does not say where it came from: it can only be dropped",
+            message.sequence
+        );
         return Err(ErrorCode::InvalidRequest.error(why));
     }
     let nth = header_of(message, header::REPLAY).and_then(|nth| nth.parse::<u64>().ok()).unwrap_or(0) + 1;
@@ -158,8 +164,10 @@ async fn replay(nats: &Nats, message: &StreamMessage) -> Result<(), Error> {
         }
     }
     headers.insert(header::REPLAY, nth.to_string().as_str());
-    let publish =
-        PublishMessage::build().payload(message.payload.clone()).headers(headers).message_id(format!("{id}#replay-{nth}"));
+    let publish = PublishMessage::build()
+        .payload(message.payload.clone())
+        .headers(headers)
+        .message_id(format!("{id}#replay-{nth}"));
     let sent = nats.jetstream.send_publish(subject, publish).await.map_err(|error| away(&error))?;
     sent.await.map(drop).map_err(|error| away(&error))
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use async_nats::jetstream::{AckKind, Message};
+use clawmux_core::bus::header;
 use clawmux_core::bus::inbound::Inbound;
 use clawmux_core::bus::outbound::{Address, live};
 use clawmux_core::bus::subject::{Peer, check_reply};
-use clawmux_core::bus::header;
 use clawmux_core::conversation::command::{SessionCommand, Submit};
 use clawmux_core::conversation::event::{Event, Published};
 use clawmux_core::conversation::outbox::ChannelAnswer;
@@ -114,7 +114,8 @@ impl BusActor {
         self.figures.received += 1;
         self.figures.redelivered += u64::from(deliveries > 1);
         let peer = Peer::of_subject(&message.subject);
-        let subject: Arc<str> = peer.as_ref().map_or_else(|_| message.subject.as_str().into(), |peer| peer.subject().into());
+        let subject: Arc<str> =
+            peer.as_ref().map_or_else(|_| message.subject.as_str().into(), |peer| peer.subject().into());
         let bytes = message.payload.len() + message.subject.len() + 256;
         let asked_of = message.subject.to_string();
         let delivery = Delivery { message, peer, id, deliveries };
@@ -192,7 +193,9 @@ impl BusActor {
             was_tried
         };
         ctx.spawn(tried.into_actor(self).map(move |was_tried, bus, ctx| {
-            let Some(deliveries) = bus.taking(&subject, seq).map(|delivery| delivery.deliveries) else { return };
+            let Some(deliveries) = bus.taking(&subject, seq).map(|delivery| delivery.deliveries) else {
+                return;
+            };
             if was_tried {
                 let why = format!("delivered {deliveries} times without a run");
                 bus.settle(&subject, Settled { refused: None, dead: Some(why) }, ctx);
@@ -236,7 +239,9 @@ impl BusActor {
         };
         let (bytes, most) = (delivery.message.payload.len(), self.around.payload_bytes_max);
         if bytes > most {
-            return Err(never(format!("the payload has {bytes} bytes, more than gateway.max_payload_bytes ({most})")));
+            return Err(never(format!(
+                "the payload has {bytes} bytes, more than gateway.max_payload_bytes ({most})"
+            )));
         }
         let reply = delivery.header(header::REPLY).filter(|reply| !reply.is_empty());
         if let Some(Err(why)) = reply.map(check_reply) {
@@ -244,11 +249,15 @@ impl BusActor {
             // Not there either.
             return Err(never(why));
         }
-        let inbound = Inbound::read(delivery.header("Content-Type"), &delivery.message.payload).map_err(never)?;
+        let inbound =
+            Inbound::read(delivery.header("Content-Type"), &delivery.message.payload).map_err(never)?;
         let Inbound { content, attachments, guild, team, thinking } = inbound;
         let address = Address::new(peer.clone(), reply.map(str::to_owned), Some(delivery.id.clone()));
-        let answer_to =
-            AnswerTo { channel: BUS.to_owned(), conversation: subject.to_string(), address: address.to_json() };
+        let answer_to = AnswerTo {
+            channel: BUS.to_owned(),
+            conversation: subject.to_string(),
+            address: address.to_json(),
+        };
         Ok(Submit {
             target: Target::Route(peer.route(guild, team)),
             run: RunId::from_random(clock::random()),
@@ -258,7 +267,11 @@ impl BusActor {
             attachments,
             files: Vec::new(),
             local_files: Vec::new(),
-            run_options: RunOptions { thinking, answer_to: Some(Arc::new(answer_to)), ..RunOptions::default() },
+            run_options: RunOptions {
+                thinking,
+                answer_to: Some(Arc::new(answer_to)),
+                ..RunOptions::default()
+            },
             follow: self.wants_live(delivery),
         })
     }
@@ -398,7 +411,8 @@ impl BusActor {
         self.note(&format!("a dead letter could not be written: {why}"));
         let Some(attempt) = self.attempts.get_mut(&subject) else { return };
         attempt.nth = attempt.nth.saturating_add(1);
-        let pause = BURY_AGAIN.saturating_mul(2_u32.saturating_pow(attempt.nth.min(8) - 1)).min(BURY_AGAIN_MAX);
+        let pause =
+            BURY_AGAIN.saturating_mul(2_u32.saturating_pow(attempt.nth.min(8) - 1)).min(BURY_AGAIN_MAX);
         ctx.run_later(pause, move |bus, ctx| {
             if bus.is_open && bus.taking(&subject, seq).is_some() {
                 // It is refused again for the same reason.
@@ -415,7 +429,8 @@ impl BusActor {
                 let payload = live(live_run.run.as_str(), live_run.n, text);
                 live_run.n += 1;
                 let subject = live_run.subject.clone();
-                let Some(client) = self.connected.as_ref().map(|connected| connected.nats.client.clone()) else {
+                let Some(client) = self.connected.as_ref().map(|connected| connected.nats.client.clone())
+                else {
                     return;
                 };
                 // The client keeps the order of those that are polled in it, as these are.
@@ -449,7 +464,9 @@ impl BusActor {
             return;
         }
         let held: Vec<_> = self.peers.held().filter_map(|delivery| delivery.message.reply.clone()).collect();
-        let Some(client) = self.connected.as_ref().map(|connected| connected.nats.client.clone()) else { return };
+        let Some(client) = self.connected.as_ref().map(|connected| connected.nats.client.clone()) else {
+            return;
+        };
         let told = async move {
             for reply in held {
                 if client.publish(reply, "+WPI".into()).await.is_err() {

@@ -85,9 +85,15 @@ impl Bus {
     /// # Errors
     /// `Unavailable` where this clawmux was built without it.
     #[cfg(feature = "nats")]
-    pub fn start(config: config::Bus, around: Surroundings, sessions: Begin, guard: Guard) -> Result<Self, Error> {
+    pub fn start(
+        config: config::Bus,
+        around: Surroundings,
+        sessions: Begin,
+        guard: Guard,
+    ) -> Result<Self, Error> {
         let arbiter = Arbiter::new();
-        let make = move |_: &mut Context<actor::BusActor>| actor::BusActor::new(config, around, sessions, guard);
+        let make =
+            move |_: &mut Context<actor::BusActor>| actor::BusActor::new(config, around, sessions, guard);
         let to = actor::BusActor::start_in_arbiter(&arbiter.handle(), make);
         Ok(Self {
             say: to.clone().recipient(),

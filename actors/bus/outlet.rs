@@ -110,7 +110,9 @@ impl BusActor {
         let is_idle = |conversation: &&String| !self.outlet.sending.contains(*conversation);
         let next: Vec<String> = self.outlet.waiting.keys().filter(is_idle).take(room).cloned().collect();
         for conversation in next {
-            let Some(row) = self.outlet.waiting.get_mut(&conversation).and_then(VecDeque::pop_front) else { continue };
+            let Some(row) = self.outlet.waiting.get_mut(&conversation).and_then(VecDeque::pop_front) else {
+                continue;
+            };
             self.outlet.count -= 1;
             if self.outlet.waiting.get(&conversation).is_some_and(VecDeque::is_empty) {
                 self.outlet.waiting.remove(&conversation);
@@ -192,6 +194,7 @@ async fn send(nats: &Nats, outbound: Outbound) -> Result<(), String> {
         published.map_err(|error| one_line(&error))?;
     }
     let message = PublishMessage::build().payload(payload).headers(map).message_id(id);
-    let acknowledged = nats.jetstream.send_publish(subject, message).await.map_err(|error| one_line(&error))?;
+    let acknowledged =
+        nats.jetstream.send_publish(subject, message).await.map_err(|error| one_line(&error))?;
     acknowledged.await.map(drop).map_err(|error| one_line(&error))
 }

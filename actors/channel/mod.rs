@@ -53,9 +53,7 @@ use crate::runtime::say::{OutboxGrew, Say};
 use crate::runtime::supervision::Guard;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::session::AgentConfigs;
-use crate::store::{
-    ChannelChange, ChannelState, OutboxRow, ReadChannel, Saying, SendState, Store, Words,
-};
+use crate::store::{ChannelChange, ChannelState, OutboxRow, ReadChannel, Saying, SendState, Store, Words};
 
 use adapter::{Adapter, patiently};
 use ledger::Ledger;
@@ -433,12 +431,7 @@ impl Channel {
                 self.messages.remove(&conversation);
             }
             let message = Arc::new(message);
-            let running = Running {
-                id,
-                message: Arc::clone(&message),
-                attachments: Vec::new(),
-                attempt: 0,
-            };
+            let running = Running { id, message: Arc::clone(&message), attachments: Vec::new(), attempt: 0 };
             self.running.insert(conversation.clone(), running);
             if message.images.is_empty() {
                 self.prompt(&conversation, ctx);

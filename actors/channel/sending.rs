@@ -164,7 +164,8 @@ impl Sender {
         let message = Incoming::of_address(&row.address)?;
         let Some(answered) = Answered::of(answer) else { return Ok(Outgoing::default()) };
         let formatted = patiently(async || self.adapter.format(&message, &answered).await).await;
-        let requests = formatted.map_err(|why| format!("it can't be put into the platform's words: {why}"))?;
+        let requests =
+            formatted.map_err(|why| format!("it can't be put into the platform's words: {why}"))?;
         self.write(ChannelChange::Formatted(row.id, requests.to_json()), paused).await;
         Ok(requests)
     }

@@ -306,8 +306,10 @@ impl Handler<AskDeadLetters> for ChannelSupervisor {
     fn handle(&mut self, asked: AskDeadLetters, _: &mut Self::Context) -> Self::Result {
         let bus = self.bus.to.as_ref().map(|bus| bus.dead_letters.clone());
         Box::pin(async move {
-            let bus = bus.ok_or_else(|| ErrorCode::NotFound.error("there is no bus: gateway.toml has no [bus]"))?;
-            let gone = |_| ErrorCode::Unavailable.error("the bus is being started anew: try again in a moment");
+            let bus =
+                bus.ok_or_else(|| ErrorCode::NotFound.error("there is no bus: gateway.toml has no [bus]"))?;
+            let gone =
+                |_| ErrorCode::Unavailable.error("the bus is being started anew: try again in a moment");
             bus.send(asked).await.map_err(gone)?
         })
     }
@@ -364,7 +366,9 @@ impl ChannelSupervisor {
             tracing::error!(panicked = down.panicked, "the bus: its actor stopped: restarting it");
             self.begin_bus(ctx);
         } else {
-            tracing::error!("the bus: its actor crashed too often: it is out of order until the configuration is reloaded");
+            tracing::error!(
+                "the bus: its actor crashed too often: it is out of order until the configuration is reloaded"
+            );
         }
     }
 }

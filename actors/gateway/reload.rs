@@ -70,7 +70,13 @@ impl Gateway {
                 filter.check(&config.log.filter).map_err(wrong)?;
             }
             let cron = config.scheduler.new_session_cron.as_deref();
-            Job::built_in(config.scheduler.heartbeat, config.scheduler.heartbeat_result_to.as_ref(), cron, clock::wall(), &clock::zone())?;
+            Job::built_in(
+                config.scheduler.heartbeat,
+                config.scheduler.heartbeat_result_to.as_ref(),
+                cron,
+                clock::wall(),
+                &clock::zone(),
+            )?;
             let authority = Authority::new(&config.auth);
             if !has_issued {
                 authority.may_listen(&addresses)?;
@@ -139,7 +145,8 @@ impl Gateway {
                 if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {
                     tracing::error!(%error, "the jobs of the configuration could not be written down");
                 }
-                let reconfigured = channel_supervisor::Reconfigure(config.channels.clone(), config.bus.clone());
+                let reconfigured =
+                    channel_supervisor::Reconfigure(config.channels.clone(), config.bus.clone());
                 ask(&channels, reconfigured).await?;
                 let Limits { unauthenticated, connections, .. } = config.limits;
                 ask(&listener, listener::Reconfigure { unauthenticated, connections }).await?;

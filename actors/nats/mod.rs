@@ -98,7 +98,10 @@ pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable
         }
         Err(_) => {
             let within = (CONNECT_MAX * 2).as_secs();
-            return Err(Unusable::away(format!("{}: no answer within {within} s", config.servers.join(", "))));
+            return Err(Unusable::away(format!(
+                "{}: no answer within {within} s",
+                config.servers.join(", ")
+            )));
         }
     };
     let version = client.server_info().version;
@@ -191,7 +194,9 @@ fn options(config: &Bus, name: String, link: &Arc<Link>) -> Result<ConnectOption
                 Event::ServerError(error) => {
                     tracing::warn!(error = ?error.to_string(), "bus: the server complains");
                 }
-                Event::ClientError(error) => tracing::debug!(error = ?error.to_string(), "bus: the client complains"),
+                Event::ClientError(error) => {
+                    tracing::debug!(error = ?error.to_string(), "bus: the client complains")
+                }
                 Event::LameDuckMode | Event::Draining | Event::Closed => {}
             }
         }

@@ -99,10 +99,15 @@ async fn one(nats: &Nats, wanted: Config, create: bool) -> Result<Stream, Unusab
             made.map_err(|error| {
                 let why = one_line(&error);
                 // Another stream has its subjects, or it is not allowed to: somebody has to look.
-                Unusable { why: format!("the stream {name} can't be made: {why}"), is_refused: !why.contains("timed out") }
+                Unusable {
+                    why: format!("the stream {name} can't be made: {why}"),
+                    is_refused: !why.contains("timed out"),
+                }
             })?
         }
-        Err(error) => return Err(Unusable::away(format!("the stream {name} can't be looked at: {}", one_line(&error)))),
+        Err(error) => {
+            return Err(Unusable::away(format!("the stream {name} can't be looked at: {}", one_line(&error))));
+        }
     };
     let config = &found.cached_info().config;
     let wrong = if config.subjects != wanted.subjects {
@@ -137,5 +142,7 @@ pub(crate) async fn consumer(stream: &Stream) -> Result<Consumer<pull::Config>, 
         ..pull::Config::default()
     };
     let made = stream.create_consumer(config).await;
-    made.map_err(|error| Unusable::away(format!("the consumer {CONSUMER} can't be had: {}", one_line(&error))))
+    made.map_err(|error| {
+        Unusable::away(format!("the consumer {CONSUMER} can't be had: {}", one_line(&error)))
+    })
 }

@@ -184,7 +184,8 @@ impl Scheduler {
     fn build_in(&mut self, config: &config::Scheduler) -> Result<Vec<JobChange>, Error> {
         let cron = config.new_session_cron.as_deref();
         let zone = cron.map(|_| (self.setup.zone)()).unwrap_or_default();
-        let wanted = Job::built_in(config.heartbeat, config.heartbeat_result_to.as_ref(), cron, clock::wall(), &zone)?;
+        let wanted =
+            Job::built_in(config.heartbeat, config.heartbeat_result_to.as_ref(), cron, clock::wall(), &zone)?;
         let mut changes = Vec::new();
         for entry in self.jobs.values_mut().filter(|entry| entry.job.is_built_in() && entry.job.is_enabled) {
             if !wanted.iter().any(|job| job.id == entry.job.id) {
@@ -194,9 +195,10 @@ impl Scheduler {
         }
         for job in wanted {
             match self.jobs.get_mut(&job.id) {
-                Some(entry) if entry.job.is_enabled
-                    && entry.job.task.result_to == job.task.result_to
-                    && is_same(&entry.job.schedule, &job.schedule) => {}
+                Some(entry)
+                    if entry.job.is_enabled
+                        && entry.job.task.result_to == job.task.result_to
+                        && is_same(&entry.job.schedule, &job.schedule) => {}
                 Some(entry) => {
                     entry.job = job.clone();
                     changes.push(JobChange::Put(Box::new(job)));

@@ -283,7 +283,14 @@ impl Writer {
             "INSERT INTO outbox (channel, conversation, address, made, answer, requests, next, state)
                  VALUES (?, ?, ?, ?, ?, ?, 0, 0)",
         )?
-        .execute(params![channel, conversation, address, integer(made.as_millis()), answer, requests])?;
+        .execute(params![
+            channel,
+            conversation,
+            address,
+            integer(made.as_millis()),
+            answer,
+            requests
+        ])?;
         Ok(())
     }
 }
@@ -480,7 +487,8 @@ mod tests {
         let known = state(&store, "t").await;
         let bodies: Vec<_> = known.inbox.iter().map(|row| (row.is_message, row.body.as_str())).collect();
         assert_eq!(bodies, [(true, "m1"), (true, "m2"), (true, "x"), (true, "x")]);
-        let saying = Saying { conversation: "c".into(), address: "a".into(), words: Words::Answer("{}".into()) };
+        let saying =
+            Saying { conversation: "c".into(), address: "a".into(), words: Words::Answer("{}".into()) };
         let (say, once) = (ChannelChange::Say(saying.clone()), ChannelChange::SayOnce("n".into(), saying));
         write(&store, vec![ChannelChange::Taken(known.inbox[0].id), once.clone(), once]).await.unwrap();
         let id = state(&store, "t").await.outbox.remove(0).id;

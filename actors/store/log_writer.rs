@@ -166,7 +166,8 @@ impl LogWriter {
     /// is gone may still be on its way.
     pub async fn settled(&self, session: &SessionKey) {
         let session = session.clone();
-        let nothing = Append { session, events: Arc::default(), durable: false, reserve: None, to_say: Vec::new() };
+        let nothing =
+            Append { session, events: Arc::default(), durable: false, reserve: None, to_say: Vec::new() };
         // The writes of a session are done in their order; that there is nothing to do is no matter.
         let _ = self.append(nothing).await;
     }

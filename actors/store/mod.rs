@@ -78,7 +78,8 @@ pub use agents::{KeptAgents, ReadAgents, WriteAgents};
 pub use audit::{Audited, RecordCall, audit};
 pub use backup::{Backup, copy};
 pub use channels::{
-    ChannelChange, ChannelState, InboxRow, IsRemembered, OutboxRow, ReadChannel, ReadOutbox, Saying, SendState, Words, WriteChannel,
+    ChannelChange, ChannelState, InboxRow, IsRemembered, OutboxRow, ReadChannel, ReadOutbox, Saying,
+    SendState, Words, WriteChannel,
 };
 pub use devices::{Devices, ReadDevices, WriteDevices};
 pub(crate) use figures::Figures;

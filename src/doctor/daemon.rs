@@ -114,8 +114,14 @@ fn remedy(problem: &str) -> &'static str {
         ("were not agreed to", "look at them with `clawmux mcp list NAME`, then `clawmux mcp approve NAME`"),
         ("MCP server ", "correct its [[mcp]] entry, or see to the server, then `clawmux mcp restart NAME`"),
         ("were not sent", "`clawmux channels NAME` says why; then `clawmux channel resend` or `drop`"),
-        ("the bus has ", "`clawmux bus dlq list` says why each could not be taken; then `clawmux bus dlq replay` or `drop`"),
-        ("the bus ", "`clawmux bus status` says more; messages wait in their stream, answers in the outbox, until it is back"),
+        (
+            "the bus has ",
+            "`clawmux bus dlq list` says why each could not be taken; then `clawmux bus dlq replay` or `drop`",
+        ),
+        (
+            "the bus ",
+            "`clawmux bus status` says more; messages wait in their stream, answers in the outbox, until it is back",
+        ),
         ("plugin ", "correct its file or its configuration, then `clawmux plugin reload NAME`"),
         (
             "the last reload",

@@ -38,7 +38,9 @@ pub(crate) fn run(global: &Global, command: &BusCommand) -> Result<(), Failure> 
             print::answer(global, &answer, |letter| whole(letter, now_ms()));
             Ok(())
         }
-        BusCommand::Dlq(DlqCommand::Replay(which)) => settle(global, "admin.bus.dlq.replay", which, "published again"),
+        BusCommand::Dlq(DlqCommand::Replay(which)) => {
+            settle(global, "admin.bus.dlq.replay", which, "published again")
+        }
         BusCommand::Dlq(DlqCommand::Drop(which)) => settle(global, "admin.bus.dlq.drop", which, "dropped"),
     }
 }
@@ -135,7 +137,8 @@ fn whole(letter: &Value, now_ms: u64) -> String {
         format!("header      {}: {}", part(0), part(1))
     }));
     let said = letter["text"].as_str().map(|text| one_line(text, 10_000));
-    let said = said.unwrap_or_else(|| format!("{} bytes that are no text: see --json", letter.number("bytes")));
+    let said =
+        said.unwrap_or_else(|| format!("{} bytes that are no text: see --json", letter.number("bytes")));
     lines.push(format!("says        {said}"));
     lines.join("\n")
 }

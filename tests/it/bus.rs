@@ -49,8 +49,15 @@ fn a_message_is_answered_on_its_subject_and_where_it_wants_it() {
     assert_eq!(answer.subject, format!("{ADA}.answer"));
     let body = &answer.body;
     assert_eq!((&body["status"], &body["stop_reason"]), (&json!("completed"), &json!("end")), "{body}");
-    assert_eq!((body["run"].as_str(), body["session"].as_str()), (Some(&*answer.id), Some("main:matrix:main:@ada%3Aexample.org")));
-    assert!(body["text"].as_str().unwrap().contains("hello there") && body["usage"]["output_tokens"].as_u64() > Some(0), "{body}");
+    assert_eq!(
+        (body["run"].as_str(), body["session"].as_str()),
+        (Some(&*answer.id), Some("main:matrix:main:@ada%3Aexample.org"))
+    );
+    assert!(
+        body["text"].as_str().unwrap().contains("hello there")
+            && body["usage"]["output_tokens"].as_u64() > Some(0),
+        "{body}"
+    );
     let besides = adapter.wait(inbox.next()).unwrap();
     let said: Value = serde_json::from_slice(&besides.payload).unwrap();
     assert_eq!((&said, besides.headers.unwrap().get("Nats-Msg-Id").unwrap().as_str()), (body, &*answer.id));
@@ -61,12 +68,24 @@ fn a_message_is_answered_on_its_subject_and_where_it_wants_it() {
     assert_eq!(adapter.answers().len(), 2);
     let sessions = daemon.rows_of(&["sessions"]);
     assert_eq!(sessions.len(), 1, "{sessions:?}");
-    assert_eq!((&sessions[0]["session"], &sessions[0]["owner"]), (&json!("bus/main:matrix:main:@ada%3Aexample.org"), &json!("bus")));
+    assert_eq!(
+        (&sessions[0]["session"], &sessions[0]["owner"]),
+        (&json!("bus/main:matrix:main:@ada%3Aexample.org"), &json!("bus"))
+    );
     let bus = status(&daemon);
-    assert_eq!((&bus["bus"], &bus["published_total"], &bus["dead_letters"]), (&json!("running"), &json!(2), &json!(0)), "{bus}");
+    assert_eq!(
+        (&bus["bus"], &bus["published_total"], &bus["dead_letters"]),
+        (&json!("running"), &json!(2), &json!(0)),
+        "{bus}"
+    );
     assert!(daemon.stdout_of(&["bus", "status"]).starts_with("bus           running\n"));
     let metrics = daemon.get("/metrics").1;
-    for line in ["clawmux_bus_up 1", "clawmux_bus_answers_total 2", "clawmux_bus_lag 0", "clawmux_bus_redeliveries_total "] {
+    for line in [
+        "clawmux_bus_up 1",
+        "clawmux_bus_answers_total 2",
+        "clawmux_bus_lag 0",
+        "clawmux_bus_redeliveries_total ",
+    ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
     let acknowledged = || status(&daemon)["ack_pending"] == 0;
@@ -115,7 +134,9 @@ fn what_cant_be_taken_is_a_dead_letter_with_its_reason() {
     }
     eventually("all are dead letters", || adapter.count("EXOCLAW_DLQ") == 5);
     let letters = daemon.rows_of(&["bus", "dlq", "list"]);
-    let of = |id: &str| letters.iter().find(|letter| letter["id"] == id).unwrap_or_else(|| panic!("{id}: {letters:?}"));
+    let of = |id: &str| {
+        letters.iter().find(|letter| letter["id"] == id).unwrap_or_else(|| panic!("{id}: {letters:?}"))
+    };
     assert!(of("d")["reason"].as_str().unwrap().contains("the peer in the subject is not encoded"));
     assert_eq!((&of("d")["subject"], &of("a")["deliveries"]), (&json!("exoclaw.matrix.main.b%4"), &json!(1)));
     let number = of("a")["letter"].to_string();
@@ -131,7 +152,12 @@ fn what_cant_be_taken_is_a_dead_letter_with_its_reason() {
     eventually("it is a dead letter again", || {
         daemon.rows_of(&["bus", "dlq", "list"]).iter().any(|letter| letter["id"] == "a#replay-1")
     });
-    let again = daemon.rows_of(&["bus", "dlq", "list"]).iter().find(|letter| letter["id"] == "a#replay-1").unwrap()["letter"].to_string();
+    let again = daemon
+        .rows_of(&["bus", "dlq", "list"])
+        .iter()
+        .find(|letter| letter["id"] == "a#replay-1")
+        .unwrap()["letter"]
+        .to_string();
     daemon.stdout_of(&["bus", "dlq", "replay", &again]);
     adapter.answer_to("a#replay-2");
     assert_eq!(daemon.run(&["bus", "dlq", "show", &number]).0, 1, "it is gone");
@@ -149,11 +175,17 @@ fn who_has_no_agent_or_no_budget_is_told_so() {
     let (_server, daemon, adapter) = started(more);
     adapter.say("exoclaw.stranger.main.x", "1", "hi");
     let answer = adapter.answer_to("1");
-    assert_eq!((&*answer.id, &answer.body["status"], &answer.body["error"]["code"]), ("refused-1", &json!("refused"), &json!("not_found")));
+    assert_eq!(
+        (&*answer.id, &answer.body["status"], &answer.body["error"]["code"]),
+        ("refused-1", &json!("refused"), &json!("not_found"))
+    );
     eventually("it is a dead letter besides", || adapter.count("EXOCLAW_DLQ") == 1);
     adapter.say("exoclaw.known.main.x", "2", "hi");
     let answer = adapter.answer_to("2");
-    assert_eq!((&*answer.id, &answer.body["status"], &answer.body["error"]["code"]), ("refused-2", &json!("refused"), &json!("budget_exceeded")));
+    assert_eq!(
+        (&*answer.id, &answer.body["status"], &answer.body["error"]["code"]),
+        ("refused-2", &json!("refused"), &json!("budget_exceeded"))
+    );
     adapter.say("exoclaw.known.main.x", "3", "/fail");
     adapter.answer_to("3");
     assert_eq!(daemon.rows_of(&["bus", "dlq", "list"]).len(), 1, "a budget is no reason to bury anything");
@@ -198,7 +230,12 @@ fn agents_and_jobs_speak_to_those_who_have_written() {
     // And so does what an agent has to say by itself, but not to those who never wrote.
     let job = ["job", "add", "--at", "+1s", "--prompt", "hm", "--result-to", "bus/main:matrix:main:eve"];
     let id = daemon.json_of(&job)["job"].as_str().unwrap().to_owned();
-    let failed = || daemon.rows_of(&["job", "runs", &id]).iter().any(|run| run["error"].to_string().contains("never wrote"));
+    let failed = || {
+        daemon
+            .rows_of(&["job", "runs", &id])
+            .iter()
+            .any(|run| run["error"].to_string().contains("never wrote"))
+    };
     eventually("it fails", failed);
 }
 
@@ -216,7 +253,10 @@ fn an_agent_writes_to_people_whom_it_may_write_to() {
     let result = made.data("tool_result").next().unwrap_or_else(|| panic!("{made:?}"));
     assert!(result["content"].as_str().unwrap().contains("\"sent\":true"), "{result}");
     let said: Answer = eventually("the message", || adapter.answers().pop());
-    assert_eq!((said.subject.as_str(), &said.body["text"]), ("exoclaw.pager.main.bob.answer", &json!("wake up")));
+    assert_eq!(
+        (said.subject.as_str(), &said.body["text"]),
+        ("exoclaw.pager.main.bob.answer", &json!("wake up"))
+    );
     let made = call(json!({ "session": "bus/main:matrix:main:eve", "text": "psst" }));
     let result = made.data("tool_result").next().unwrap_or_else(|| panic!("{made:?}"));
     assert!(result["content"].as_str().unwrap().contains("never wrote over the channel matrix"), "{result}");
@@ -232,7 +272,11 @@ fn two_daemons_on_one_bus_are_told_apart() {
     let claimed = || Some(status(&second)).filter(|bus| bus["bus"] == "claimed");
     let bus = eventually("the second stands back", claimed);
     let why = bus["why"].as_str().unwrap();
-    assert!(why.contains("another daemon takes the messages") && why.contains(&format!("process {}", first.pid())), "{why}");
+    assert!(
+        why.contains("another daemon takes the messages")
+            && why.contains(&format!("process {}", first.pid())),
+        "{why}"
+    );
     assert!(why.contains(&first.home().display().to_string()), "{why}");
     assert_eq!((second.run(&["bus", "status"]).0, second.get("/readyz").0), (1, 200));
     assert!(second.stdout_of(&["status"]).contains("another daemon takes the messages"));
@@ -250,7 +294,9 @@ fn two_daemons_on_one_bus_are_told_apart() {
 fn a_server_that_is_no_use_is_refused_in_a_sentence() {
     needs!("nats-server");
     let without = Server::with("");
-    let shut = Server::with("jetstream: { store_dir: \"STORE\" }\nauthorization: { token: \"let-me-in-0123456789\" }\n");
+    let shut = Server::with(
+        "jetstream: { store_dir: \"STORE\" }\nauthorization: { token: \"let-me-in-0123456789\" }\n",
+    );
     for (server, state, says) in [
         (without.url(), "refused", "no JetStream"),
         (shut.url(), "refused", "authorization violation"),
@@ -269,9 +315,15 @@ fn a_server_that_is_no_use_is_refused_in_a_sentence() {
     // With what it wants it lets in; what it is does not reach the log.
     let file = shut.folder().join("token");
     std::fs::write(&file, "let-me-in-0123456789\n").unwrap();
-    let daemon = Daemon::with(&format!("[bus]\nservers = [{:?}]\ntoken_file = {:?}\n", shut.url(), file.display().to_string()));
+    let daemon = Daemon::with(&format!(
+        "[bus]\nservers = [{:?}]\ntoken_file = {:?}\n",
+        shut.url(),
+        file.display().to_string()
+    ));
     eventually("it is let in", || status(&daemon)["bus"] == "running");
-    assert!(!daemon.log().contains("let-me-in") && !daemon.stdout_of(&["config", "get"]).contains("let-me-in"));
+    assert!(
+        !daemon.log().contains("let-me-in") && !daemon.stdout_of(&["config", "get"]).contains("let-me-in")
+    );
 }
 
 #[test]
@@ -285,9 +337,12 @@ fn the_bus_comes_and_goes_with_the_configuration() {
     std::fs::write(daemon.home().join("gateway.toml"), config(&[&server], "")).unwrap();
     daemon.stdout_of(&["config", "reload"]);
     eventually("it is there", || status(&daemon)["bus"] == "running");
-    std::fs::write(daemon.home().join("gateway.toml"), config(&[&server], "") + "principal = \"ops\"\n").unwrap();
+    std::fs::write(daemon.home().join("gateway.toml"), config(&[&server], "") + "principal = \"ops\"\n")
+        .unwrap();
     daemon.stdout_of(&["config", "reload"]);
-    eventually("it is another's", || status(&daemon)["principal"] == "ops" && status(&daemon)["bus"] == "running");
+    eventually("it is another's", || {
+        status(&daemon)["principal"] == "ops" && status(&daemon)["bus"] == "running"
+    });
     let adapter = Adapter::new(&[server.url()]);
     adapter.say(ADA, "1", "hi");
     adapter.answer_to("1");
@@ -311,15 +366,20 @@ fn the_example_in_python_brings_events_in_and_answers_out() {
         json!({ "type": "m.room.message", "room_id": room, "sender": "@ada:example.org", "event_id": format!("${id}"),
             "content": { "msgtype": "m.text", "body": body } }).to_string() + "\n"
     };
-    let lines = event(1, "!a:example.org", "hello") + &event(2, "!b:example.org", "/fail") + &event(3, "!a:example.org", "bye");
+    let lines = event(1, "!a:example.org", "hello")
+        + &event(2, "!b:example.org", "/fail")
+        + &event(3, "!a:example.org", "bye");
     std::fs::write(&events, lines).unwrap();
     let mut command = Command::new(&python);
     command.arg("tests/clients/matrix_adapter.py").arg(&events).arg(server.url());
-    let ended = bounded(&mut command).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).output().unwrap();
+    let ended =
+        bounded(&mut command).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).output().unwrap();
     let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert!(ended.status.success(), "{stdout}{stderr}");
     let answers: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of = |id: &str| answers.iter().find(|answer| answer["to"] == id).unwrap_or_else(|| panic!("{id}: {stdout}"));
+    let of = |id: &str| {
+        answers.iter().find(|answer| answer["to"] == id).unwrap_or_else(|| panic!("{id}: {stdout}"))
+    };
     assert_eq!(answers.len(), 3, "{stdout}");
     assert!(of("$1")["body"].as_str().unwrap().contains("hello"), "{stdout}");
     assert_eq!((&of("$2")["status"], &of("$1")["room"]), (&json!("failed"), &json!("%21a%3Aexample%2Eorg")));

@@ -67,7 +67,13 @@ async fn session(store: &Addr<Store>, name: &str, owner: &Owner) -> SessionKey {
     let session = SessionKey::new("main", "test", name, "main").unwrap().in_space(owner);
     let event = Event::Configured(Box::default());
     let logged = Logged { first_seq: Seq(1), seq: Seq(1), run: None, at: Timestamp::default(), event };
-    let made = Append { session: session.clone(), events: [logged].into(), durable: true, reserve: None, to_say: Vec::new() };
+    let made = Append {
+        session: session.clone(),
+        events: [logged].into(),
+        durable: true,
+        reserve: None,
+        to_say: Vec::new(),
+    };
     store.send(made).await.unwrap().unwrap();
     session
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome, Streamed};
-use clawmux_core::conversation::outbox::ToSay;
 use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::conversation::log::{page, record};
+use clawmux_core::conversation::outbox::ToSay;
 use clawmux_core::conversation::window::Window;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -16,8 +16,8 @@ use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::{OpenRun, State, Writer};
-use crate::store::channels::{Saying, Words};
 use crate::store::Append;
+use crate::store::channels::{Saying, Words};
 use crate::store::columns::{Columns, integer, number, time};
 use crate::store::failure::{Failure, refused};
 use crate::store::live::{Live, Place};

@@ -422,7 +422,13 @@ fn what_a_chat_takes_does_not_grow_with_the_sessions_and_runs_there_are() {
         };
         let append = |events: Vec<(u64, Event)>| {
             let events = events.into_iter().map(logged).collect();
-            waiting(Append { session: session.clone(), events, durable: true, reserve: None, to_say: Vec::new() })
+            waiting(Append {
+                session: session.clone(),
+                events,
+                durable: true,
+                reserve: None,
+                to_say: Vec::new(),
+            })
         };
         let used = UsageRecord {
             session: session.clone(),

@@ -90,14 +90,17 @@ impl Inbound {
         let attachments: Vec<Attachment> = attachments.collect::<Result<_, _>>()?;
         attachment::check(&attachments).map_err(|error| error.message)?;
         let thinking = thinking.map(|name| {
-            Thinking::from_name(&name).ok_or_else(|| format!("thinking: there is no level {:?}", shown(&name)))
+            Thinking::from_name(&name)
+                .ok_or_else(|| format!("thinking: there is no level {:?}", shown(&name)))
         });
         for (what, name) in [("guild", &guild), ("team", &team)] {
             let is_bad = |name: &String| {
                 name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control)
             };
             if name.as_ref().is_some_and(is_bad) {
-                return Err(format!("{what}: expected 1 to {NAME_BYTES_MAX} bytes without control characters"));
+                return Err(format!(
+                    "{what}: expected 1 to {NAME_BYTES_MAX} bytes without control characters"
+                ));
             }
         }
         Ok(Self { content, attachments, guild, team, thinking: thinking.transpose()? })

@@ -73,7 +73,8 @@ pub fn publish(address: &Address, mut answer: ChannelAnswer, bytes_max: usize) -
         (AnswerStatus::Refused, Some(inbound)) => format!("refused-{inbound}"),
         _ => answer.id.clone(),
     };
-    let mut headers = vec![("Content-Type", "application/json".to_owned()), (header::RUN, answer.run.clone())];
+    let mut headers =
+        vec![("Content-Type", "application/json".to_owned()), (header::RUN, answer.run.clone())];
     headers.extend(address.in_reply_to.clone().map(|inbound| (header::IN_REPLY_TO, inbound)));
     let mut payload = written(&answer, false);
     let mut room = answer.text.len();
@@ -118,7 +119,8 @@ mod tests {
     fn an_answer_is_known_by_its_run_and_a_refusal_by_what_it_answers() {
         let to = address(Some("m-1"));
         assert_eq!(Address::from_json(&to.to_json()).unwrap(), to);
-        let answer = ChannelAnswer { id: "r-1".into(), run: "r-1".into(), text: "hi".into(), ..Default::default() };
+        let answer =
+            ChannelAnswer { id: "r-1".into(), run: "r-1".into(), text: "hi".into(), ..Default::default() };
         let out = publish(&to, answer.clone(), 1000);
         assert_eq!((out.subject.as_str(), out.id.as_str()), ("exoclaw.matrix.main.%40a.answer", "r-1"));
         assert!(out.headers.contains(&(header::IN_REPLY_TO, "m-1".into())));

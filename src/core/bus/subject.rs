@@ -137,7 +137,8 @@ fn decoded(what: &str, part: &str) -> Result<String, String> {
 /// What is wrong with it.
 pub fn check_reply(subject: &str) -> Result<(), String> {
     let is_token = |token: &str| {
-        !token.is_empty() && !token.contains(|c: char| c.is_whitespace() || c.is_control() || "*>".contains(c))
+        !token.is_empty()
+            && !token.contains(|c: char| c.is_whitespace() || c.is_control() || "*>".contains(c))
     };
     if subject.len() > REPLY_BYTES_MAX || !subject.split('.').all(is_token) {
         return Err(format!("expected a subject of at most {REPLY_BYTES_MAX} bytes, without wildcards"));
@@ -185,9 +186,17 @@ mod tests {
             assert_eq!(check_reply(fine), Ok(()), "{fine}");
         }
         let long = "x".repeat(300);
-        for bad in
-            ["$JS.API.STREAM.DELETE.EXOCLAW", "exoclaw.a.b.c", "exoclaw-dlq.a", "a.*", "a.>", "a..b", "", "a b", &long]
-        {
+        for bad in [
+            "$JS.API.STREAM.DELETE.EXOCLAW",
+            "exoclaw.a.b.c",
+            "exoclaw-dlq.a",
+            "a.*",
+            "a.>",
+            "a..b",
+            "",
+            "a b",
+            &long,
+        ] {
             assert!(check_reply(bad).is_err(), "{bad}");
         }
     }

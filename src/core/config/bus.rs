@@ -59,13 +59,26 @@ pub(super) fn bus(
     let streams = streams(&mut s, r);
     let create = s.flag(r, "create").unwrap_or(true);
     s.finish(r);
-    Some(Bus { servers, credential, ca_file, client_certificate, principal, scopes, channels, streams, create })
+    Some(Bus {
+        servers,
+        credential,
+        ca_file,
+        client_certificate,
+        principal,
+        scopes,
+        channels,
+        streams,
+        create,
+    })
 }
 
 fn servers(s: &mut Section, r: &mut Report) -> Vec<String> {
     let Some(written) = s.texts(r, "servers", Some(&[SERVER])) else { return vec![SERVER.to_owned()] };
     if written.is_empty() {
-        r.complain(&s.origin("servers"), "bus.servers: expected at least one server, such as nats://127.0.0.1:4222");
+        r.complain(
+            &s.origin("servers"),
+            "bus.servers: expected at least one server, such as nats://127.0.0.1:4222",
+        );
     }
     let read = written.into_iter().filter_map(|written| {
         let why = match Url::parse(&written.value) {
@@ -138,7 +151,12 @@ fn streams(s: &mut Section, r: &mut Report) -> [String; 3] {
         (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain)
     };
     match <[String; 3]>::try_from(names) {
-        Ok(names) if names.iter().all(is_name) && names[0] != names[1] && names[1] != names[2] && names[0] != names[2] => {
+        Ok(names)
+            if names.iter().all(is_name)
+                && names[0] != names[1]
+                && names[1] != names[2]
+                && names[0] != names[2] =>
+        {
             names
         }
         _ => {

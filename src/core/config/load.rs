@@ -14,8 +14,8 @@ use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Config, Files, Gateway, Limits, Log, LogFormat, OpenClaw, Scheduler, Store, Xeno, approvals, channels,
-    bus, credentials, mcp, memory, models, plugins, spending,
+    Config, Files, Gateway, Limits, Log, LogFormat, OpenClaw, Scheduler, Store, Xeno, approvals, bus,
+    channels, credentials, mcp, memory, models, plugins, spending,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
@@ -425,7 +425,12 @@ fn scheduler(mut s: Section, r: &mut Report) -> Scheduler {
     let result_to = s.optional(r, "heartbeat_result_to").filter(|key| !key.is_empty());
     let result_to = result_to.and_then(|key| {
         let read = SessionKey::parse(&key);
-        let why = |error: Error| r.complain(&s.origin("heartbeat_result_to"), format!("scheduler.heartbeat_result_to: {}", error.message));
+        let why = |error: Error| {
+            r.complain(
+                &s.origin("heartbeat_result_to"),
+                format!("scheduler.heartbeat_result_to: {}", error.message),
+            )
+        };
         read.map_err(why).ok()
     });
     let scheduler = Scheduler {

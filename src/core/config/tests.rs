@@ -142,7 +142,9 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
     missing.retain(|key| !SAMPLE.contains("or value_file, a file") || *key != "secrets.*.value_file");
     missing.retain(|key| !SAMPLE.contains("or secret_file, a file") || *key != "channels.*.secret_file");
     let instead = ["bus.nkey_file", "bus.token_env", "bus.token_file"];
-    missing.retain(|key| !SAMPLE.contains("instead: nkey_file, or token_env or token_file") || !instead.contains(&key.as_str()));
+    missing.retain(|key| {
+        !SAMPLE.contains("instead: nkey_file, or token_env or token_file") || !instead.contains(&key.as_str())
+    });
     assert!(missing.is_empty(), "write these keys into gateway.toml: {missing:?}");
     let unknown: Vec<_> = written.difference(&known).collect();
     assert!(unknown.is_empty(), "gateway.toml writes keys that have no effect: {unknown:?}");

@@ -145,10 +145,7 @@ impl ChannelAnswer {
             run: run.to_string(),
             session: session.to_owned(),
             status: AnswerStatus::Waiting,
-            approval: Some(AnswerApproval {
-                id: id.as_str().to_owned(),
-                tool: asked.call.name.to_string(),
-            }),
+            approval: Some(AnswerApproval { id: id.as_str().to_owned(), tool: asked.call.name.to_string() }),
             ..Self::default()
         }
     }
@@ -156,7 +153,13 @@ impl ChannelAnswer {
     /// That of a prompt that was not taken, which is known by this id.
     pub fn refused(inbound: &str, error: &Error) -> Self {
         let id = format!("refused-{inbound}");
-        Self { run: id.clone(), id, status: AnswerStatus::Refused, error: Some(error.into()), ..Self::default() }
+        Self {
+            run: id.clone(),
+            id,
+            status: AnswerStatus::Refused,
+            error: Some(error.into()),
+            ..Self::default()
+        }
     }
 
     /// What is said without having been asked.

@@ -163,12 +163,14 @@ pub fn place(target: Target, channels: &[String]) -> Result<Place, String> {
         false => format!("channels to people elsewhere are: {}", channels.join(", ")),
     };
     match target {
-        Target::Session(key) if is_channel(&key.channel()) || key.owner().is_channel() => Ok(Place::Channel(Route {
-            channel: key.channel().into_owned(),
-            account: key.account().into_owned(),
-            peer: Some(key.peer().into_owned()),
-            ..Route::default()
-        })),
+        Target::Session(key) if is_channel(&key.channel()) || key.owner().is_channel() => {
+            Ok(Place::Channel(Route {
+                channel: key.channel().into_owned(),
+                account: key.account().into_owned(),
+                peer: Some(key.peer().into_owned()),
+                ..Route::default()
+            }))
+        }
         Target::Route(mut route) if is_channel(&route.channel) => {
             if route.account.is_empty() {
                 route.account = ACCOUNT.into();

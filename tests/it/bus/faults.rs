@@ -93,7 +93,13 @@ fn every_message_is_run_once_and_answered_once_through_kills() {
         if distinct.len() == messages {
             break answers;
         }
-        assert!(patience.elapsed() < TIMEOUT * 5, "{} of {messages}: {}\n{}", distinct.len(), status(&daemon), daemon.log());
+        assert!(
+            patience.elapsed() < TIMEOUT * 5,
+            "{} of {messages}: {}\n{}",
+            distinct.len(),
+            status(&daemon),
+            daemon.log()
+        );
         std::thread::yield_now();
     };
     check(&answers, &said);
@@ -119,8 +125,12 @@ fn a_daemon_without_its_server_works_and_catches_up() {
     // It is answered while nobody can hear it, and heard once somebody can.
     server.kill();
     eventually("the server is missed again", || status(&daemon)["bus"] == "away");
-    eventually("the answer waits", || status(&daemon)["outbox"].as_u64() > Some(0) || {
-        daemon.stdout_of(&["session", "show", "bus/main:matrix:main:@ada%3Aexample.org"]).contains("completed")
+    eventually("the answer waits", || {
+        status(&daemon)["outbox"].as_u64() > Some(0) || {
+            daemon
+                .stdout_of(&["session", "show", "bus/main:matrix:main:@ada%3Aexample.org"])
+                .contains("completed")
+        }
     });
     server.start_again();
     assert_eq!(adapter.answer_to("1").body["status"], "completed");
@@ -182,8 +192,10 @@ fn one_who_floods_keeps_nobody_else_waiting() {
     let left = adapter.count("EXOCLAW");
     assert!(left > 2500 && bus["dead_letters"] == 0, "{left} are left: {bus}");
     assert!(bus["given_back_total"].as_u64() > Some(0), "{bus}");
-    let flooded: Vec<_> = adapter.answers().into_iter().filter(|answer| answer.subject.contains("flood")).collect();
-    let order: Vec<u64> = flooded.iter().map(|answer| answer.to.split(':').nth(1).unwrap().parse().unwrap()).collect();
+    let flooded: Vec<_> =
+        adapter.answers().into_iter().filter(|answer| answer.subject.contains("flood")).collect();
+    let order: Vec<u64> =
+        flooded.iter().map(|answer| answer.to.split(':').nth(1).unwrap().parse().unwrap()).collect();
     assert!(order.is_sorted(), "{order:?}");
 }
 
@@ -203,7 +215,13 @@ fn what_was_delivered_too_often_has_one_more_chance() {
         for _ in 0..20 {
             adapter.wait(async {
                 use futures::StreamExt as _;
-                let mut batch = consumer.batch().max_messages(1).expires(Duration::from_secs(5)).messages().await.unwrap();
+                let mut batch = consumer
+                    .batch()
+                    .max_messages(1)
+                    .expires(Duration::from_secs(5))
+                    .messages()
+                    .await
+                    .unwrap();
                 let message = batch.next().await.unwrap().unwrap();
                 message.ack_with(async_nats::jetstream::AckKind::Nak(None)).await.unwrap();
             });
@@ -233,7 +251,8 @@ fn of_three_servers_one_may_go() {
     let daemon = Daemon::with(&config(&servers.each_ref(), ""));
     adapter.await_streams();
     eventually("messages are taken", || status(&daemon)["bus"] == "running");
-    let info = adapter.wait(async { adapter.js.get_stream("EXOCLAW").await.unwrap().get_info().await }).unwrap();
+    let info =
+        adapter.wait(async { adapter.js.get_stream("EXOCLAW").await.unwrap().get_info().await }).unwrap();
     assert_eq!(info.config.num_replicas, 3, "what is made on a cluster has replicas");
     let mut said: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for n in 0..60 {

@@ -42,8 +42,13 @@ impl Server {
     pub fn with(config: &str) -> Self {
         // Another test may have taken the port meanwhile.
         for _ in 0..5 {
-            let mut server =
-                Self { child: None, port: free_port(), folder: tempfile::tempdir().unwrap(), config: config.to_owned(), route: 0 };
+            let mut server = Self {
+                child: None,
+                port: free_port(),
+                folder: tempfile::tempdir().unwrap(),
+                config: config.to_owned(),
+                route: 0,
+            };
             if server.try_start() {
                 return server;
             }
@@ -73,7 +78,11 @@ impl Server {
         let file = self.folder.path().join("nats.conf");
         let config = self.config.replace("STORE", &store.display().to_string());
         let log = self.folder.path().join("log");
-        let all = format!("listen: \"127.0.0.1:{}\"\nlog_file: {:?}\n{config}", self.port, log.display().to_string());
+        let all = format!(
+            "listen: \"127.0.0.1:{}\"\nlog_file: {:?}\n{config}",
+            self.port,
+            log.display().to_string()
+        );
         std::fs::write(&file, all).unwrap();
         let program = tools::nats_server().expect("it is asked for by needs!");
         let mut command = Command::new(program);
@@ -107,7 +116,11 @@ impl Server {
 
     /// Starts it on the same port and the same folder.
     pub fn start_again(&mut self) {
-        assert!(self.child.is_none() && self.try_start(), "nats-server does not start again:\n{}", self.log());
+        assert!(
+            self.child.is_none() && self.try_start(),
+            "nats-server does not start again:\n{}",
+            self.log()
+        );
     }
 
     /// What it has logged.
@@ -206,7 +219,9 @@ impl Adapter {
 
     /// How many messages a stream has.
     pub fn count(&self, stream: &str) -> u64 {
-        self.wait(async { self.js.get_stream(stream).await.unwrap().get_info().await.unwrap().state.messages })
+        self.wait(async {
+            self.js.get_stream(stream).await.unwrap().get_info().await.unwrap().state.messages
+        })
     }
 
     /// All messages of a stream that takes consumers.
@@ -218,20 +233,25 @@ impl Adapter {
             let Ok(consumer) = stream.create_consumer(config).await else { return Vec::new() };
             let mut answers = Vec::new();
             while answers.len() < usize::try_from(count).unwrap() {
-                let batch = consumer.batch().max_messages(1000).expires(Duration::from_secs(2)).messages().await;
+                let batch =
+                    consumer.batch().max_messages(1000).expires(Duration::from_secs(2)).messages().await;
                 let Ok(mut batch) = batch else { break };
                 let before = answers.len();
                 while let Some(Ok(message)) = batch.next().await {
                     let header = |name: &str| {
                         let headers = message.headers.as_ref();
-                        headers.and_then(|all| all.get(name)).map(|value| value.to_string()).unwrap_or_default()
+                        headers
+                            .and_then(|all| all.get(name))
+                            .map(|value| value.to_string())
+                            .unwrap_or_default()
                     };
                     answers.push(Answer {
                         id: header("Nats-Msg-Id"),
                         to: header("Clawmux-In-Reply-To"),
                         subject: message.subject.to_string(),
-                        body: serde_json::from_slice(&message.payload)
-                            .unwrap_or_else(|_| String::from_utf8_lossy(&message.payload).into_owned().into()),
+                        body: serde_json::from_slice(&message.payload).unwrap_or_else(|_| {
+                            String::from_utf8_lossy(&message.payload).into_owned().into()
+                        }),
                     });
                 }
                 if answers.len() == before {

@@ -454,7 +454,6 @@ impl Turn {
         }
     }
 
-
     /// The whole result of this call.
     pub fn result(&self, call: &CallId) -> Option<&ToolResult> {
         self.steps.iter().rev().flat_map(|step| &step.results).find(|result| result.call == *call)

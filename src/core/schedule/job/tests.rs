@@ -103,7 +103,9 @@ fn the_configuration_makes_the_built_in_jobs() {
     assert!(jobs.iter().all(|job| job.is_built_in() && job.task.session.as_str() == BUILT_IN_SESSION));
     let user = Principal::new("ada", crate::scope::Scopes::USER);
     assert!(!jobs[0].is_seen_by(&user) && jobs[0].is_seen_by(&Principal::local()));
-    assert!(Job::built_in(heartbeat, None, Some("0 0 * *"), NOW, "UTC").unwrap_err().message.contains("4 fields"));
+    assert!(
+        Job::built_in(heartbeat, None, Some("0 0 * *"), NOW, "UTC").unwrap_err().message.contains("4 fields")
+    );
 }
 
 #[test]

@@ -18,8 +18,8 @@ use crate::conversation::approval::{ApprovalRequest, Decided, Decision};
 use crate::conversation::event::{Cause, Compacted, Event, Forgotten, Incomplete, Outcome, Streamed};
 use crate::error::Error;
 use crate::ids::{CallId, Owner, PluginName, Seq};
-use crate::prompt::attachment::Attachment;
 use crate::prompt::answer_to::AnswerTo;
+use crate::prompt::attachment::Attachment;
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::{Assignment, Settings};
 use crate::prompt::thinking::Thinking;
@@ -27,9 +27,10 @@ use crate::provider::notice::{Notice, NoticeKind};
 use crate::provider::thought::{SignatureData, ThoughtSignature};
 use crate::time::Timestamp;
 use crate::tools::call::{ToolCall, ToolResult};
-use shape::{Answering, 
-    ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Compaction, Configured, Ended, Injected,
-    Noticed, Prompted, Recalled, Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens, usage,
+use shape::{
+    Answering, ApprovalAsked, ApprovalDecided, Assigned, Attached, Cleared, Compaction, Configured, Ended,
+    Injected, Noticed, Prompted, Recalled, Sealed, Sealing, ToolCalled, ToolReturned, error, failure, tokens,
+    usage,
 };
 
 /// The kind of [`Event::Text`]; its body is a [`Segment`].

@@ -83,9 +83,8 @@ fn run_options() -> impl Strategy<Value = RunOptions> {
     let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
     let lane = proptest::option::of("[a-z]{1,4}");
     let timeout = proptest::option::of(any::<u64>().prop_map(Duration::from_millis));
-    let answer_to = any::<(String, String, String)>().prop_map(|(channel, conversation, address)| {
-        Arc::new(AnswerTo { channel, conversation, address })
-    });
+    let answer_to = any::<(String, String, String)>()
+        .prop_map(|(channel, conversation, address)| Arc::new(AnswerTo { channel, conversation, address }));
     let answer_to = proptest::option::of(answer_to);
     (thinking, any::<Option<String>>(), any::<Option<u32>>(), lane, timeout, answer_to).prop_map(
         |(thinking, model, max_tokens, lane, timeout, answer_to)| RunOptions {
