@@ -106,7 +106,10 @@ async fn one(nats: &Nats, wanted: Config, create: bool) -> Result<Stream, Unusab
             })?
         }
         Err(error) => {
-            return Err(Unusable::away(format!("the stream {name} can't be looked at: {}", one_line(&error))));
+            return Err(Unusable::away(format!(
+                "the stream {name} can't be looked at: {}",
+                one_line(&error)
+            )));
         }
     };
     let config = &found.cached_info().config;

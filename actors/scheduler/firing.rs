@@ -417,8 +417,8 @@ impl Scheduler {
     fn advance(&mut self, key: &FiringId, ctx: &mut Context<Self>) {
         let Some(running) = self.running.get_mut(key) else { return };
         let is_heartbeat = key.0.as_str() == HEARTBEAT;
-        let is_said = |text: &String| !text.trim().is_empty() && !(is_heartbeat && job::is_well(text));
-        let said = running.text.as_ref().is_some_and(is_said);
+        let is_silent = |text: &str| text.trim().is_empty() || (is_heartbeat && job::is_well(text));
+        let said = running.text.as_deref().is_some_and(|text| !is_silent(text));
         let next = match running.stage {
             Stage::Prompting if key.0.as_str() == NEW_SESSION => Stage::Renewing,
             Stage::Making => Stage::Telling,

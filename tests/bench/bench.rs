@@ -15,6 +15,9 @@
 )]
 
 #[allow(dead_code, reason = "tests use the rest of it")]
+#[path = "../it/bus/nats.rs"]
+mod nats;
+#[allow(dead_code, reason = "tests use the rest of it")]
 #[path = "../clients/npm.rs"]
 mod npm;
 #[allow(dead_code, reason = "tests use the rest of it")]

@@ -5,6 +5,7 @@
 //! measures in one process, without a daemon around it; and one reader that stalls among many, as what the kernel
 //! buffers for it takes longer to fill than a row may.
 
+mod bus;
 mod fan;
 mod memory;
 mod pings;
@@ -68,6 +69,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(memory::rows());
     rows.extend(start::rows());
     rows.extend(fan::rows());
+    rows.extend(bus::rows());
     rows
 }
 
