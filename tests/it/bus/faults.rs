@@ -178,10 +178,16 @@ fn one_who_floods_keeps_nobody_else_waiting() {
     needs!("nats-server");
     let (_server, daemon, adapter) = started("[limits]\nqueue = 4\n");
     // Far more than is held for all together, each of which takes a while.
-    for n in 0..3000 {
-        let publish = adapter.js.publish("exoclaw.load.main.flood", format!("/slow 1 {n}").into());
-        adapter.wait(async { publish.await.unwrap().await }).unwrap();
-    }
+    adapter.wait(async {
+        let mut acks = Vec::new();
+        for n in 0..3000 {
+            let sent = adapter.js.publish("exoclaw.load.main.flood", format!("/slow 1 {n}").into()).await;
+            acks.push(sent.unwrap());
+        }
+        for ack in acks {
+            ack.await.unwrap();
+        }
+    });
     for n in 0..20 {
         adapter.say(&format!("exoclaw.load.main.p{n}"), &format!("other {n}"), "hi");
     }

@@ -233,8 +233,7 @@ impl Adapter {
             let Ok(consumer) = stream.create_consumer(config).await else { return Vec::new() };
             let mut answers = Vec::new();
             while answers.len() < usize::try_from(count).unwrap() {
-                let batch =
-                    consumer.batch().max_messages(1000).expires(Duration::from_secs(2)).messages().await;
+                let batch = consumer.fetch().max_messages(1000).messages().await;
                 let Ok(mut batch) = batch else { break };
                 let before = answers.len();
                 while let Some(Ok(message)) = batch.next().await {
