@@ -285,6 +285,20 @@ fn what_names_sessions_by_their_keys_follows_them() {
 }
 
 #[test]
+fn what_format_17_had_to_send_is_in_the_outbox() {
+    let mut db = empty(17);
+    let row = "INSERT INTO channel_outbox (id, channel, conversation, made, requests, next, state)
+        VALUES (7, 'telegram', 'c', 5, '[{\"url\":\"https://x\"}]', 1, 3)";
+    db.execute_batch(row).unwrap();
+    migrate(&mut db).unwrap();
+    let sql = "SELECT id, channel, requests, answer, next, state FROM outbox";
+    let kept = rows(&db, sql, |row| {
+        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get::<_, Option<String>>(3)?))
+    });
+    assert_eq!(kept, [(7, "telegram".to_owned(), r#"[{"url":"https://x"}]"#.to_owned(), None)]);
+}
+
+#[test]
 fn another_programs_database_is_refused() {
     let mut db = Connection::open_in_memory().unwrap();
     db.execute_batch("CREATE TABLE notes (text)").unwrap();

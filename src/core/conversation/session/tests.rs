@@ -4,10 +4,12 @@ use super::*;
 use crate::conversation::approval::{Decided, Decision, Toolbox, Verdict};
 use crate::conversation::context::{self, NOT_ANSWERED};
 use crate::conversation::event::{Cause, Forgotten};
+use crate::conversation::outbox::AnswerStatus;
 use crate::conversation::turn::{CUT_MARK, Work};
 use crate::ids::ApprovalId;
 use crate::ids::CallId;
 use crate::principal::Principal;
+use crate::prompt::answer_to::AnswerTo;
 use crate::prompt::attachment::{self, Attachment};
 use crate::prompt::run_options::RunOptions;
 use crate::prompt::settings::Patch;
@@ -18,6 +20,7 @@ use crate::scope::{Scope, Scopes};
 use crate::tools::call::{ToolCall, ToolResult};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 
 const NONE: Usage = Usage::new(0, 0);
@@ -104,6 +107,44 @@ fn prompts_run_one_at_a_time_in_order() {
         session.said(NOW, &run.into(), 0, answer(run), &Toolbox::default());
     }
     assert!(session.running().is_none());
+}
+
+/// A prompt that came over a channel.
+fn from_elsewhere(run: &str) -> Submission {
+    let to = AnswerTo { channel: "c".into(), conversation: "x".into(), address: format!("address of {run}") };
+    let run_options = RunOptions { answer_to: Some(Arc::new(to)), ..RunOptions::default() };
+    Submission { run_options, ..prompt(run) }
+}
+
+#[test]
+fn what_came_over_a_channel_is_answered_there_with_the_end_of_its_run() {
+    let mut session = session();
+    for submission in [from_elsewhere("a"), prompt("b"), from_elsewhere("c")] {
+        session.submit(NOW, submission).unwrap();
+    }
+    assert_eq!(session.take().unwrap().to_say, []);
+    session.said(NOW, &"a".into(), 0, answer("well"), &Toolbox::default());
+    let batch = session.take().unwrap();
+    assert!(events(&batch).iter().any(|event| matches!(event, Event::Ended { .. })));
+    let [said] = &batch.to_say[..] else { panic!("{:?}", batch.to_say) };
+    assert_eq!((said.to.address.as_str(), said.answer.text.as_str()), ("address of a", "well"));
+    assert_eq!((said.answer.run.as_str(), said.answer.status), ("a", AnswerStatus::Completed));
+    // One that waits is called off; one that nobody elsewhere asked for says nothing there.
+    session.abort(NOW, Some(&"c".into()), NONE);
+    session.said(NOW, &"b".into(), 0, answer("hm"), &Toolbox::default());
+    let batch = session.take().unwrap();
+    let [said] = &batch.to_say[..] else { panic!("{:?}", batch.to_say) };
+    assert_eq!((said.answer.run.as_str(), said.answer.status), ("c", AnswerStatus::Aborted));
+}
+
+#[test]
+fn one_that_was_accepted_without_an_address_is_answered_once_it_is_known() {
+    let mut session = session();
+    session.submit(NOW, prompt("a")).unwrap();
+    let again = session.submit(NOW, Submission { run: "other".into(), ..from_elsewhere("a") }).unwrap();
+    assert!(again.repeated);
+    session.said(NOW, &"a".into(), 0, answer("well"), &Toolbox::default());
+    assert_eq!(session.take().unwrap().to_say.len(), 1);
 }
 
 #[test]
