@@ -154,6 +154,7 @@ impl BusActor {
     pub(super) fn new(config: config::Bus, around: Surroundings, sessions: Begin, guard: Guard) -> Self {
         let scopes = config.scopes.unwrap_or(Scopes::USER);
         let Principal { owner, .. } = Principal::new(config.principal.as_str(), scopes);
+        let line = Line::new("bus", sessions).waking_on(around.arbiters.clone());
         let instance = hex(&clock::random());
         let own = Daemon {
             since: clock::wall().as_millis(),
@@ -167,7 +168,7 @@ impl BusActor {
             config,
             around,
             owner,
-            line: Line::new("bus", sessions),
+            line,
             own,
             phase: Phase::Connecting,
             failures: 0,
@@ -380,6 +381,14 @@ impl BusActor {
         });
     }
 
+    /// A stream is gone: it is looked for, and made where that is wanted.
+    pub(super) fn miss_a_stream(&mut self, ctx: &mut Context<Self>) {
+        if self.connected.is_some() {
+            self.round += 1;
+            self.fail(Unusable::away("a stream is gone"), ctx);
+        }
+    }
+
     /// Whether something may be said to this peer without having been asked: one that has written, or that a binding
     /// names.
     fn may_say(&self, peer: &Peer) -> impl Future<Output = Result<(), Error>> + use<> {
@@ -519,7 +528,13 @@ impl Handler<AskDeadLetters> for BusActor {
 
     fn handle(&mut self, AskDeadLetters(asked): AskDeadLetters, _: &mut Self::Context) -> Self::Result {
         let connected = self.connected.as_ref().map(|connected| (connected.nats.clone(), connected.dead()));
-        let why = self.why();
+        let is_up = self.nats.as_ref().is_some_and(Nats::is_up);
+        let why = if connected.is_some() {
+            "the bus is away: its connection is lost".to_owned()
+        } else {
+            self.why()
+        };
+        let connected = connected.filter(|_| is_up);
         Box::pin(async move {
             let (nats, dead) = connected.ok_or_else(|| ErrorCode::Unavailable.error(why))?;
             dead_letters::answer(&nats, &dead, asked).await
@@ -609,6 +624,7 @@ impl Handler<Observe> for BusActor {
             "given_back": self.peers.given_back(),
             "live": self.live.len(),
             "outbox": self.outlet.len(),
+            "failing": self.outlet.failing(),
             "outbox_oldest_ms": self.outlet.oldest().map(Timestamp::as_millis),
             "answers": figures.answers,
             "dead_letters": figures.dead,

@@ -24,6 +24,7 @@ use tokio::time::sleep;
 
 use super::actor::BusActor;
 use super::dead_letters;
+use super::outlet::headers;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::cost;
@@ -89,6 +90,7 @@ pub(super) struct Attempt {
 pub(super) struct Live {
     subject: String,
     run: RunId,
+    in_reply_to: String,
     n: u64,
 }
 
@@ -286,10 +288,13 @@ impl BusActor {
             Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
                 let delivery = self.taking(&subject, seq);
                 let live = delivery.filter(|delivery| self.wants_live(delivery) && !accepted.is_over);
-                let live = live.and_then(|delivery| delivery.peer.as_ref().ok()).map(Peer::live_subject);
+                let live = live.and_then(|delivery| {
+                    let subject = delivery.peer.as_ref().ok()?.live_subject();
+                    Some(Live { subject, run: accepted.run, in_reply_to: delivery.id.clone(), n: 0 })
+                });
                 match live {
-                    Some(subject) => {
-                        self.live.insert(ticket, Live { subject, run: accepted.run, n: 0 });
+                    Some(live) => {
+                        self.live.insert(ticket, live);
                     }
                     None => drop(self.line.over(ticket)),
                 }
@@ -429,13 +434,14 @@ impl BusActor {
                 let payload = live(live_run.run.as_str(), live_run.n, text);
                 live_run.n += 1;
                 let subject = live_run.subject.clone();
+                let headers = headers([(header::IN_REPLY_TO, live_run.in_reply_to.clone())]);
                 let Some(client) = self.connected.as_ref().map(|connected| connected.nats.client.clone())
                 else {
                     return;
                 };
                 // The client keeps the order of those that are polled in it, as these are.
                 let published = async move {
-                    let _ = client.publish(subject, payload.into()).await;
+                    let _ = client.publish_with_headers(subject, headers, payload.into()).await;
                 };
                 ctx.spawn(published.into_actor(self));
             }

@@ -34,6 +34,7 @@ use clawmux_core::daemon::operator::{DeadLetter, DeadLettersAsked};
 use clawmux_core::error::Error;
 use clawmux_core::swappable::Swappable;
 
+use crate::runtime::arbiters::Arbiters;
 use crate::runtime::line::Begin;
 use crate::runtime::observe::Observe;
 use crate::runtime::say::{OutboxGrew, Say};
@@ -50,6 +51,8 @@ pub struct Surroundings {
     pub agent_configs: Arc<Swappable<AgentConfigs>>,
     /// The home, by which daemons are told apart.
     pub home: PathBuf,
+    /// The threads of sessions.
+    pub arbiters: Arbiters,
     /// The largest message.
     pub payload_bytes_max: usize,
 }

@@ -41,6 +41,8 @@ pub(super) struct Outlet {
     waiting: BTreeMap<String, VecDeque<OutboxRow>>,
     count: usize,
     sending: HashSet<String>,
+    /// Those of which an answer was tried and not published yet.
+    failing: HashSet<String>,
     on_their_way: Arc<AtomicUsize>,
     read_up_to: i64,
     is_reading: bool,
@@ -51,6 +53,11 @@ impl Outlet {
     /// How many there are in memory.
     pub(super) fn len(&self) -> usize {
         self.count + self.sending.len()
+    }
+
+    /// How many were tried and not published yet.
+    pub(super) fn failing(&self) -> usize {
+        self.failing.len()
     }
 
     /// Of when the oldest of those that wait is.
@@ -148,13 +155,19 @@ impl BusActor {
             Ok(()) => {
                 bus.figures.published += 1;
                 bus.outlet.sending.remove(&row.conversation);
+                bus.outlet.failing.remove(&row.conversation);
                 bus.refill(ctx);
             }
             Err(why) => {
                 bus.figures.publish_failures += 1;
+                bus.outlet.failing.insert(row.conversation.clone());
+                let why = format!("an answer was not published: {why}");
                 bus.note(&why);
+                if why.contains("no stream found") {
+                    bus.miss_a_stream(ctx);
+                }
                 if attempt == 0 {
-                    tracing::warn!(answer = row.id, error = ?why, "bus: an answer was not published: it is tried again");
+                    tracing::warn!(answer = row.id, error = ?why, "bus: it is tried again");
                 }
                 let pause = PAUSE.saturating_mul(2_u32.saturating_pow(attempt.min(10))).min(PAUSE_MAX);
                 ctx.run_later(pause, move |bus, ctx| bus.send_again(row, attempt.saturating_add(1), ctx));
@@ -176,17 +189,22 @@ fn read(row: &OutboxRow, bytes_max: usize) -> Result<Outbound, String> {
     Ok(publish(&Address::from_json(&row.address)?, ChannelAnswer::from_json(answer)?, bytes_max))
 }
 
-/// Publishes an answer: to the subject that was asked for, then durably.
-async fn send(nats: &Nats, outbound: Outbound) -> Result<(), String> {
-    let Outbound { subject, reply, id, headers, payload } = outbound;
-    let payload = bytes::Bytes::from(payload);
+/// These headers. A value that no header can have is left out: it is in the payload, or the adapter's own.
+pub(super) fn headers(all: impl IntoIterator<Item = (&'static str, String)>) -> HeaderMap {
     let mut map = HeaderMap::new();
-    for (name, value) in headers {
-        // A value that no header can have is left out: it is in the payload, or the adapter's own.
+    for (name, value) in all {
         if let Ok(value) = value.parse::<async_nats::HeaderValue>() {
             map.insert(name, value);
         }
     }
+    map
+}
+
+/// Publishes an answer: to the subject that was asked for, then durably.
+async fn send(nats: &Nats, outbound: Outbound) -> Result<(), String> {
+    let Outbound { subject, reply, id, headers, payload } = outbound;
+    let payload = bytes::Bytes::from(payload);
+    let map = self::headers(headers);
     if let Some(reply) = reply {
         let mut map = map.clone();
         map.insert("Nats-Msg-Id", id.as_str());

@@ -332,6 +332,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let agent_configs = AgentConfigs::read(&config)?;
     let catalog = agent_configs.catalog.clone();
     let agent_configs = Arc::new(Swappable::new(agent_configs));
+    let arbiters = Arbiters::new(meters.clone());
     let channels = ChannelSupervisor::new(
         config.channels.clone(),
         channel::Surroundings {
@@ -346,6 +347,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             store: store.clone(),
             agent_configs: agent_configs.clone(),
             home: setup.home.clone(),
+            arbiters: arbiters.clone(),
             payload_bytes_max: config.gateway.max_payload_bytes,
         },
     );
@@ -362,7 +364,6 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     .await?
     .start();
     let admin = Admin::default().start();
-    let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
     let lanes = Lanes::default();
     let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();

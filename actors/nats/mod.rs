@@ -86,16 +86,7 @@ pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable
     let connected = timeout(CONNECT_MAX * 2, async_nats::connect_with_options(servers, options)).await;
     let client = match connected {
         Ok(Ok(client)) => client,
-        Ok(Err(error)) => {
-            let why = format!("{} can't be reached: {}", config.servers.join(", "), one_line(&error));
-            let is_refused = matches!(
-                error.kind(),
-                async_nats::ConnectErrorKind::AuthorizationViolation
-                    | async_nats::ConnectErrorKind::Authentication
-                    | async_nats::ConnectErrorKind::Tls
-            );
-            return Err(Unusable { why, is_refused });
-        }
+        Ok(Err(error)) => return Err(unreached(config, &error)),
         Err(_) => {
             let within = (CONNECT_MAX * 2).as_secs();
             return Err(Unusable::away(format!(
@@ -128,6 +119,28 @@ pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable
         });
     }
     Ok(Nats { client, jetstream: context, link })
+}
+
+/// Why no server lets us in, and what to do.
+fn unreached(config: &Bus, error: &async_nats::ConnectError) -> Unusable {
+    use async_nats::ConnectErrorKind as Kind;
+    let (servers, said) = (config.servers.join(", "), one_line(error));
+    let is_of_tls =
+        ["UnknownIssuer", "certificate", "InvalidContentType", "TLS"].iter().any(|word| said.contains(word));
+    match error.kind() {
+        Kind::AuthorizationViolation => Unusable::refused(format!(
+            "{servers}: the server does not let us in: see to credentials_file, nkey_file, token_env or token_file of [bus]"
+        )),
+        Kind::Authentication => Unusable::refused(format!(
+            "{servers}: what is shown to the server can't be signed: nkey_file holds a seed (SU...), credentials_file a \
+             JWT and a seed ({said})"
+        )),
+        _ if is_of_tls => Unusable::refused(format!(
+            "{servers}: no TLS connection: {said}; see to ca_file and client_cert_file of [bus], and whether the server \
+             speaks TLS (tls://) or not (nats://)"
+        )),
+        _ => Unusable::away(format!("{servers} can't be reached: {said}")),
+    }
 }
 
 /// An error in one line, with what it comes from.

@@ -91,8 +91,10 @@ async fn one(nats: &Nats, wanted: Config, create: bool) -> Result<Stream, Unusab
         Err(error) if matches!(error.kind(), GetStreamErrorKind::JetStream(ref why) if why.code() == 404) => {
             if !create {
                 return Err(Unusable::refused(format!(
-                    "there is no stream {name}, and bus.create = false: make it with the subjects {}",
-                    wanted.subjects.join(", ")
+                    "there is no stream {name}, and bus.create = false: make it on file storage, with the subjects {} and \
+                     {} retention",
+                    wanted.subjects.join(", "),
+                    if wanted.retention == RetentionPolicy::WorkQueue { "work queue" } else { "limits" }
                 )));
             }
             let made = nats.jetstream.create_stream(&wanted).await;
@@ -100,8 +102,14 @@ async fn one(nats: &Nats, wanted: Config, create: bool) -> Result<Stream, Unusab
                 let why = one_line(&error);
                 // Another stream has its subjects, or it is not allowed to: somebody has to look.
                 Unusable {
-                    why: format!("the stream {name} can't be made: {why}"),
                     is_refused: !why.contains("timed out"),
+                    why: match why.contains("overlap") {
+                        true => format!(
+                            "the stream {name} can't be made, since another one has its subjects: name that in bus.streams, \
+                             for an account has one bus ({why})"
+                        ),
+                        false => format!("the stream {name} can't be made: {why}"),
+                    },
                 }
             })?
         }
@@ -124,7 +132,7 @@ async fn one(nats: &Nats, wanted: Config, create: bool) -> Result<Stream, Unusab
     };
     match wrong {
         Some(wrong) => Err(Unusable::refused(format!(
-            "the stream {name} has {wrong}: change it with `nats stream edit`, or name others in bus.streams"
+            "the stream {name} has {wrong}: delete it, and it is made anew, or name others in bus.streams"
         ))),
         None => Ok(found),
     }

@@ -13,6 +13,7 @@ use clawmux_core::ids::{ConnectionId, Owner, Ticket};
 use clawmux_core::principal::Principal;
 use clawmux_core::scope::Scopes;
 
+use crate::runtime::arbiters::Arbiters;
 use crate::runtime::deliver::{Asker, Client, Deliver, Window};
 use crate::runtime::dispatch::{Gone, Request};
 
@@ -37,6 +38,8 @@ pub(crate) struct Line<T> {
     connection: ConnectionId,
     window: Arc<Window>,
     sessions: Begin,
+    /// Whose threads sessions are woken on; none = that of whoever asks.
+    arbiters: Option<Arbiters>,
     tickets: u64,
     /// What was asked for and is not over.
     waiting: HashMap<Ticket, T>,
@@ -51,14 +54,23 @@ impl<T> Line<T> {
             connection: ConnectionId(FIRST_ID + LAST.fetch_add(1, Relaxed)),
             window: Arc::default(),
             sessions,
+            arbiters: None,
             tickets: 0,
             waiting: HashMap::new(),
         }
     }
 
+    /// It, with sessions woken on these in turn: for one whose own thread ends before they do.
+    pub(crate) fn waking_on(mut self, arbiters: Arbiters) -> Self {
+        self.arbiters = Some(arbiters);
+        self
+    }
+
     /// Another one in its place: nothing that was asked for over this one is heard any more.
     pub(crate) fn anew(&self) -> Self {
-        Self::new(self.name, self.sessions.clone())
+        let mut line = Self::new(self.name, self.sessions.clone());
+        line.arbiters.clone_from(&self.arbiters);
+        line
     }
 
     /// Asks for something on behalf of an owner.
@@ -96,7 +108,7 @@ impl<T> Line<T> {
             connection: self.connection,
             to,
             window: self.window.clone(),
-            arbiter: Arbiter::current(),
+            arbiter: self.arbiters.as_ref().map_or_else(Arbiter::current, Arbiters::next),
         };
         let asker = Asker::new(client, ticket);
         if let Err(SendError::Full(request) | SendError::Closed(request)) =

@@ -16,7 +16,7 @@ use clawmux_core::conversation::lane;
 use clawmux_core::conversation::reply::SessionReply;
 use clawmux_core::conversation::turn::Turn;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{JobId, RunId, Ticket};
+use clawmux_core::ids::{JobId, RunId, SessionKey, Ticket};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Patch;
 use clawmux_core::provider::usage::Usage;
@@ -333,7 +333,13 @@ impl Scheduler {
                 SessionCommand::Inject(Inject { target: Target::Session(to), content, id })
             }
         };
-        let owner = running.job.owner.clone();
+        let told =
+            task.result_to.as_ref().filter(|_| matches!(running.stage, Stage::Making | Stage::Telling));
+        let owner = match told.map(SessionKey::owner) {
+            // Nobody else can begin a conversation over a channel.
+            Some(of_channel) if of_channel.is_channel() => of_channel,
+            _ => running.job.owner.clone(),
+        };
         let to = ctx.address().recipient();
         let is_sent =
             self.line.as_mut().is_some_and(|line| line.ask(owner, command, key.clone(), to).is_ok());

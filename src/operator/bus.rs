@@ -52,7 +52,9 @@ fn settle(global: &Global, method: &str, which: &WhichLetters, done: &str) -> Re
     };
     print::done(global, method, &params, |answer| match answer.list("letters") {
         [] => "there are no dead letters".to_owned(),
-        [one] => format!("{done}: letter {} of {}", one.number("letter"), one_line(one.text("subject"), 200)),
+        [one] => {
+            format!("{done}: letter {}, of {}", one.number("letter"), one_line(one.text("subject"), 200))
+        }
         several => format!("{done}: {} letters", several.len()),
     })
 }
@@ -101,17 +103,21 @@ fn described(bus: &Value, now_ms: u64) -> String {
         number("publish_failures_total"),
         number("disconnects_total")
     );
-    let failed =
-        bus["last_error_ms"].as_u64().map(|at| format!("{}: {}", ago(at, now_ms), bus.text("last_error")));
+    let is_running = bus["bus"] == "running";
+    let is_news = bus["last_error"] != bus["why"];
+    let failed = bus["last_error_ms"]
+        .as_u64()
+        .filter(|_| is_news)
+        .map(|at| format!("{}: {}", ago(at, now_ms), bus.text("last_error")));
     let rows = [
         ("bus", Some(state)),
         ("servers", Some(bus.words("servers"))),
         ("connected to", server),
         ("streams", Some(bus.words("streams"))),
         ("principal", Some(bus.text("principal").to_owned())),
-        ("messages", Some(waiting)),
+        ("messages", is_running.then_some(waiting)),
         ("to publish", Some(unsent)),
-        ("dead letters", Some(number("dead_letters").to_string())),
+        ("dead letters", is_running.then(|| number("dead_letters").to_string())),
         ("since start", Some(taken)),
         ("", Some(said)),
         ("last error", failed),
@@ -128,7 +134,8 @@ fn whole(letter: &Value, now_ms: u64) -> String {
         ("subject", letter.text("subject").to_owned()),
         ("id", letter.text("id").to_owned()),
         ("reason", letter.text("reason").to_owned()),
-        ("delivered", format!("{} times, dead for {age}", letter.number("deliveries"))),
+        ("deliveries", letter.number("deliveries").to_string()),
+        ("dead since", age),
     ]
     .map(|(name, value)| format!("{name:<12}{}", one_line(&value, 1000)))
     .into();

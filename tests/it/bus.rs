@@ -144,7 +144,7 @@ fn what_cant_be_taken_is_a_dead_letter_with_its_reason() {
     assert_eq!(shown["text"], "{broken");
     assert!(shown["headers"].as_array().unwrap().contains(&json!(["X-Own", "kept"])), "{shown}");
     assert!(daemon.stdout_of(&["bus", "dlq", "show", &number]).contains("says        {broken"));
-    assert!(daemon.stdout_of(&["doctor"]).contains("the bus has 5 dead letters"));
+    eventually("it is told", || daemon.stdout_of(&["doctor"]).contains("the bus has 5 dead letters"));
     // Where it came from, once more: it is refused again, under an id of its own.
     let replayed = daemon.stdout_of(&["bus", "dlq", "replay", &number]);
     assert!(replayed.starts_with("published again: letter"), "{replayed}");
@@ -214,7 +214,7 @@ fn who_waits_for_an_approval_is_told_and_then_answered() {
 #[test]
 fn agents_and_jobs_speak_to_those_who_have_written() {
     needs!("nats-server");
-    let (_server, daemon, adapter) = started("");
+    let (_server, daemon, adapter) = started("[[bindings]]\nagent = \"main\"\nchannel = \"pager\"\n");
     adapter.say(ADA, "1", "hello");
     adapter.answer_to("1");
     let key = "bus/main:matrix:main:@ada%3Aexample.org";
@@ -224,6 +224,15 @@ fn agents_and_jobs_speak_to_those_who_have_written() {
     let said = eventually("the job's result", said);
     assert_eq!(said.subject.as_str(), format!("{ADA}.answer"));
     assert!(said.body["text"].as_str().unwrap().contains("as you say"), "{said:?}");
+    // One whom only a binding names, too.
+    let job = ["job", "add", "--at", "+1s", "--prompt", "wake up", "--result-to", "bus/main:pager:main:bob"];
+    let id = daemon.json_of(&job)["job"].as_str().unwrap().to_owned();
+    eventually("it is said", || {
+        adapter.answers().iter().any(|answer| answer.subject == "exoclaw.pager.main.bob.answer")
+    });
+    eventually("it is done", || {
+        daemon.rows_of(&["job", "runs", &id]).iter().any(|run| run["state"] == "done")
+    });
     // It stands in the conversation as well.
     let shown = daemon.stdout_of(&["session", "show", key]);
     assert!(shown.contains("as you say"), "{shown}");
@@ -299,7 +308,7 @@ fn a_server_that_is_no_use_is_refused_in_a_sentence() {
     );
     for (server, state, says) in [
         (without.url(), "refused", "no JetStream"),
-        (shut.url(), "refused", "authorization violation"),
+        (shut.url(), "refused", "does not let us in"),
         (format!("nats://{NOBODY}"), "away", "can't be reached"),
     ] {
         let daemon = Daemon::with(&format!("[bus]\nservers = [{server:?}]\n"));
@@ -347,6 +356,12 @@ fn the_bus_comes_and_goes_with_the_configuration() {
     adapter.say(ADA, "1", "hi");
     adapter.answer_to("1");
     assert_eq!(daemon.rows_of(&["sessions"])[0]["owner"], "ops");
+    // Whoever spoke with it before and is awake speaks on.
+    let other = config(&[&server], "") + "principal = \"ops\"\nchannels = [\"matrix\"]\n";
+    std::fs::write(daemon.home().join("gateway.toml"), other).unwrap();
+    daemon.stdout_of(&["config", "reload"]);
+    adapter.say(ADA, "2", "hi again");
+    assert_eq!(adapter.answer_to("2").body["status"], "completed");
     std::fs::write(daemon.home().join("gateway.toml"), "").unwrap();
     daemon.stdout_of(&["config", "reload"]);
     eventually("it is gone", || daemon.run(&["bus", "status"]).0 == 1);

@@ -293,7 +293,12 @@ fn what_format_17_had_to_send_is_in_the_outbox() {
     migrate(&mut db).unwrap();
     let sql = "SELECT id, channel, requests, answer, next, state FROM outbox";
     let kept = rows(&db, sql, |row| {
-        Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?, row.get::<_, Option<String>>(3)?))
+        Ok((
+            row.get::<_, i64>(0)?,
+            row.get::<_, String>(1)?,
+            row.get::<_, String>(2)?,
+            row.get::<_, Option<String>>(3)?,
+        ))
     });
     assert_eq!(kept, [(7, "telegram".to_owned(), r#"[{"url":"https://x"}]"#.to_owned(), None)]);
 }

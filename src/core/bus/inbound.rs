@@ -84,7 +84,9 @@ impl Inbound {
             serde_json::from_value(json).map_err(|error| format!("the payload: {error}"))?;
         let attachments = attachments.unwrap_or_default().into_iter().map(|written| {
             let WrittenAttachment { data, name, mime } = written;
-            let data = STANDARD.decode(data).map_err(|error| format!("an attachment's data: {error}"))?;
+            let data = STANDARD
+                .decode(data)
+                .map_err(|error| format!("an attachment's data is no base64: {error}"))?;
             Attachment::new(name.as_deref(), mime.as_deref(), data.into()).map_err(|error| error.message)
         });
         let attachments: Vec<Attachment> = attachments.collect::<Result<_, _>>()?;
@@ -137,7 +139,7 @@ mod tests {
             (None, "{\"content\":\" \"}", "empty"),
             (None, "{\"content\":\"x\",\"thinking\":\"hard\"}", "no level \"hard\""),
             (None, "{\"content\":\"x\",\"guild\":\"\"}", "guild: "),
-            (None, "{\"content\":\"x\",\"attachments\":[{\"data\":\"?\"}]}", "an attachment's data"),
+            (None, "{\"content\":\"x\",\"attachments\":[{\"data\":\"?\"}]}", "no base64"),
             (None, "{\"content\":\"x\",\"attachments\":[{\"url\":\"http://x\"}]}", "unknown field `url`"),
         ] {
             let why = Inbound::read(kind, payload.as_bytes()).unwrap_err();

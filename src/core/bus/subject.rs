@@ -145,7 +145,7 @@ pub fn check_reply(subject: &str) -> Result<(), String> {
     }
     let first = subject.split('.').next().unwrap_or_default();
     if first.starts_with('$') || first == PREFIX || first.starts_with("exoclaw-") {
-        return Err(format!("answers go to no subject of the server's own or of the bus, such as {first}"));
+        return Err(format!("{subject}: answers go to no subject of the server's own ($...) or of the bus"));
     }
     Ok(())
 }

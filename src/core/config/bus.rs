@@ -33,7 +33,13 @@ pub(super) fn bus(
     }
     let servers = servers(&mut s, r);
     let credential = credential(&mut s, r, secrets);
-    let mut file = |s: &mut Section, key| s.optional(r, key).map(|path| home.join(path));
+    let mut file = |s: &mut Section, key| {
+        let path = s.optional(r, key).map(|path| home.join(path))?;
+        if let Err(why) = (secrets.read_file)(&path) {
+            r.complain(&s.origin(key), format!("bus.{key}: {} can't be read: {why}", path.display()));
+        }
+        Some(path)
+    };
     let ca_file: Option<PathBuf> = file(&mut s, "ca_file");
     let (certificate, key) = (file(&mut s, "client_cert_file"), file(&mut s, "client_key_file"));
     let client_certificate = match (certificate, key) {

@@ -238,10 +238,16 @@ fn bus_is_wrong(bus: &Value) -> Option<String> {
     let why = bus["why"].as_str().unwrap_or("no reason is known");
     match bus["bus"].as_str()? {
         "away" => Some(format!("the bus is away: {why}")),
-        "refused" | "claimed" => Some(format!("the bus can't be used: {why}")),
+        "refused" => Some(format!("the bus can't be used: {why}")),
+        "claimed" => Some(format!("the bus is another's: {why}")),
         _ => {
-            let dead = bus["dead_letters"].as_u64().filter(|count| *count > 0)?;
-            Some(format!("the bus has {dead} dead letters"))
+            let count = |name: &str| bus[name].as_u64().filter(|count| *count > 0);
+            if let Some(failing) = count("failing") {
+                let why = bus["last_error"].as_str().unwrap_or("no reason is known");
+                return Some(format!("the bus can't publish answers to {failing} of its peers: {why}"));
+            }
+            let dead = count("dead_letters")?;
+            Some(format!("the bus has {dead} dead {}", if dead == 1 { "letter" } else { "letters" }))
         }
     }
 }
