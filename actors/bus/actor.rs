@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use super::claim::{self, Daemon};
 use super::intake::{Asked, Attempt, Delivery, Live};
 use super::outlet::Outlet;
-use super::{AskDeadLetters, End, Surroundings, dead_letters};
+use super::{AskDeadLetters, End, Surroundings, dead_letters, unreadable};
 use crate::channel::ledger::Ledger;
 use crate::host::machine;
 use crate::nats::streams::{self, Streams};
@@ -118,6 +118,12 @@ pub(super) struct BusActor {
     round: u64,
     pulling: Option<SpawnHandle>,
     pub(super) peers: Peers<Delivery>,
+    /// When the stream of messages was made, in nanoseconds since 1970: one that is made anew counts anew.
+    pub(super) stream_made: i64,
+    /// When messages were last kept alive.
+    pub(super) kept_alive: Timestamp,
+    /// How often the connection was lost when the stream was last looked through.
+    losses_seen: u64,
     /// Up to which number an earlier process may have been given messages that it did not acknowledge; 0 = none.
     pub(super) unsettled_up_to: u64,
     /// Peers of whom a message may be taken.
@@ -144,6 +150,8 @@ pub(super) struct Figures {
     pub(super) published: u64,
     pub(super) publish_failures: u64,
     pub(super) last_error: Option<(String, Timestamp)>,
+    /// Of clients that are gone.
+    disconnects: u64,
     pending: u64,
     ack_pending: usize,
     dead: u64,
@@ -177,6 +185,9 @@ impl BusActor {
             round: 0,
             pulling: None,
             peers: Peers::default(),
+            stream_made: 0,
+            kept_alive: clock::now(),
+            losses_seen: 0,
             unsettled_up_to: 0,
             ready: VecDeque::new(),
             attempts: HashMap::new(),
@@ -218,6 +229,7 @@ impl BusActor {
                     return Ok(Err(other));
                 }
                 let consumer = streams::consumer(&streams.inbound).await?;
+                unreadable::bury_all(&nats, &streams, &consumer).await?;
                 Ok(Ok((Connected { nats: nats.clone(), streams, consumer }, questions)))
             };
             let opened: Result<_, Unusable> = opened.await;
@@ -242,6 +254,12 @@ impl BusActor {
         }));
     }
 
+    /// What answers are published with: also while another daemon takes the messages, for those are owed here.
+    pub(super) fn publisher(&self) -> Option<Nats> {
+        let is_there = matches!(self.phase, Phase::Running | Phase::Claimed(_));
+        self.nats.clone().filter(|_| is_there)
+    }
+
     /// Takes no more messages.
     fn close(&mut self, ctx: &mut Context<Self>) {
         self.connected = None;
@@ -254,12 +272,10 @@ impl BusActor {
     fn fail(&mut self, Unusable { why, is_refused }: Unusable, ctx: &mut Context<Self>) {
         self.close(ctx);
         self.note(&why);
+        // With another client: this one may have ended, and what is wrong may be who we are.
+        self.figures.disconnects += self.nats.take().map_or(0, |nats| nats.losses());
         let (phase, pause) = match is_refused {
-            true => {
-                // What is wrong may be who we are: with another client.
-                self.nats = None;
-                (Phase::Refused(why.clone()), PAUSE_REFUSED)
-            }
+            true => (Phase::Refused(why.clone()), PAUSE_REFUSED),
             false => {
                 self.failures = self.failures.saturating_add(1);
                 let pause =
@@ -282,11 +298,13 @@ impl BusActor {
             other.pid, other.host, other.home
         );
         self.note(&why);
-        let phase = Phase::Claimed(why.clone());
-        if self.phase != phase {
+        // What is held here is delivered to the other one.
+        self.let_go();
+        if !matches!(self.phase, Phase::Claimed(_)) {
             tracing::error!("bus: {why}");
-            self.phase = phase;
         }
+        self.phase = Phase::Claimed(why);
+        self.refill(ctx);
         self.open_again(PAUSE_CLAIMED, ctx);
     }
 
@@ -309,6 +327,9 @@ impl BusActor {
         self.unsettled_up_to = if info.num_ack_pending > 0 { info.delivered.stream_sequence } else { 0 };
         (self.figures.pending, self.figures.ack_pending) = (info.num_pending, info.num_ack_pending);
         self.failures = 0;
+        self.stream_made = streams::made(&connected.streams.inbound);
+        self.kept_alive = clock::now();
+        self.losses_seen = connected.nats.losses();
         self.own.is_taking = true;
         let server = connected.nats.client.server_info();
         tracing::info!(server = %server.server_name, version = %server.version, "bus: taking messages");
@@ -342,9 +363,15 @@ impl BusActor {
     }
 
     /// Asks the servers how streams and consumer are, again and again.
-    fn look(&self, round: u64, ctx: &mut Context<Self>) {
+    fn look(&mut self, round: u64, ctx: &mut Context<Self>) {
         let Some(connected) = self.connected.clone().filter(|_| round == self.round) else { return };
+        let losses = connected.nats.losses();
+        let was_lost = std::mem::replace(&mut self.losses_seen, losses) != losses;
         let looked = async move {
+            if was_lost {
+                // Maybe because of what nobody can read.
+                let _ = unreadable::bury_all(&connected.nats, &connected.streams, &connected.consumer).await;
+            }
             let (consumer, dead) = (connected.consumer.get_info(), connected.streams.dead.get_info());
             let looked = futures::join!(consumer, dead, connected.streams.answers.get_info());
             (looked.0.ok(), looked.1.ok(), looked.2.ok())
@@ -379,6 +406,18 @@ impl BusActor {
                 _ => bus.check_claim(round, ctx),
             }));
         });
+    }
+
+    /// Whether this process stood still for so long that what it holds may have been delivered to another one.
+    pub(super) fn has_stood_still(&self) -> bool {
+        self.connected.is_some() && clock::now().since(self.kept_alive) > streams::ACK_WAIT
+    }
+
+    /// Lets go of all that is held, and connects anew.
+    pub(super) fn start_over(&mut self, why: &str, ctx: &mut Context<Self>) {
+        self.let_go();
+        self.round += 1;
+        self.fail(Unusable::away(why), ctx);
     }
 
     /// A stream is gone: it is looked for, and made where that is wanted.
@@ -637,7 +676,7 @@ impl Handler<Observe> for BusActor {
             "buried_total": figures.buried,
             "published_total": figures.published,
             "publish_failures_total": figures.publish_failures,
-            "disconnects_total": self.nats.as_ref().map_or(0, Nats::losses),
+            "disconnects_total": figures.disconnects + self.nats.as_ref().map_or(0, Nats::losses),
             "last_error": figures.last_error.as_ref().map(|(error, _)| error),
             "last_error_ms": figures.last_error.as_ref().map(|(_, at)| at.as_millis()),
         });

@@ -19,6 +19,9 @@ const SUBJECT: &str = "exoclaw-bus.who";
 /// How long answers are waited for.
 const ANSWERS: Duration = Duration::from_millis(400);
 
+/// The longest answer, in bytes.
+const ANSWER_BYTES_MAX: usize = 4096;
+
 /// A daemon on the bus.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Daemon {
@@ -76,7 +79,9 @@ pub(super) async fn ask(client: &Client, own: &Daemon) -> Result<Option<Daemon>,
     client.publish_with_reply(SUBJECT, inbox, question.into()).await.map_err(|error| away(&error))?;
     let until = Instant::now() + ANSWERS;
     while let Ok(Some(answer)) = timeout_at(until, answers.next()).await {
-        if let Ok(other) = serde_json::from_slice::<Daemon>(&answer.payload)
+        // Nobody has that much to say.
+        if answer.payload.len() <= ANSWER_BYTES_MAX
+            && let Ok(other) = serde_json::from_slice::<Daemon>(&answer.payload)
             && other.instance != own.instance
             && other.is_before(own)
         {

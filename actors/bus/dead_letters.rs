@@ -3,13 +3,14 @@
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use async_nats::{HeaderMap, HeaderName};
+use bytes::Bytes;
 use clawmux_core::bus::header;
 use clawmux_core::bus::subject::dead_subject_of;
 use clawmux_core::daemon::operator::{DeadLetter, DeadLettersAsked};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::time::Timestamp;
 
-use super::intake::Delivery;
+use super::outlet;
 use crate::nats::{Nats, one_line};
 
 /// So many are replayed or dropped at once: who has more asks again.
@@ -18,28 +19,59 @@ const SETTLED_MAX: usize = 1000;
 /// The longest reason, in bytes.
 const REASON_BYTES_MAX: usize = 500;
 
-/// What a message becomes that can't be taken: the same, with why.
-pub(super) fn letter(delivery: &Delivery, seq: u64, why: &str) -> (String, PublishMessage) {
-    let message = &delivery.message;
+/// Room for the headers that a message brought along, in bytes; and for those that say why it is here.
+const HEADERS_BYTES_MAX: usize = 16 * 1024;
+const REASONS_BYTES: usize = 4 * 1024;
+
+/// What a message is when it is buried.
+#[derive(Clone, Debug)]
+pub(super) struct Body {
+    pub(super) subject: String,
+    pub(super) seq: u64,
+    /// Its id, or one that no other has.
+    pub(super) id: String,
+    pub(super) deliveries: i64,
+    pub(super) headers: HeaderMap,
+    pub(super) payload: Bytes,
+}
+
+/// What a message becomes that can't be taken: the same, with why. What has no room with a server that takes so many
+/// bytes is left out, and that is said.
+pub(super) fn letter(body: Body, stream: &str, why: &str, bytes_max: usize) -> (String, PublishMessage) {
     let mut headers = HeaderMap::new();
-    for (name, values) in message.headers.iter().flat_map(HeaderMap::iter) {
-        // Its id is that of the message that could not be taken; what else is the server's is about that one, too.
-        if !is_of_server(name) {
-            values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+    let (mut bytes, mut left_out) = (0, Vec::new());
+    for (name, values) in
+        body.headers.iter().filter(|(name, _)| !is_of_server(name) && !is_named(name, header::ID))
+    {
+        for value in values {
+            bytes += name.to_string().len() + value.as_str().len() + 4;
+            match bytes <= HEADERS_BYTES_MAX {
+                true => headers.append(name.clone(), value.clone()),
+                false => left_out.push("headers"),
+            }
         }
     }
+    let mut payload = body.payload;
+    let room = bytes_max.saturating_sub(HEADERS_BYTES_MAX + REASONS_BYTES);
+    if payload.len() > room {
+        payload.truncate(room);
+        left_out.push("the end of the payload");
+    }
+    left_out.dedup();
     let reason: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
-    headers.insert(header::REASON, reason);
-    headers.insert(header::SUBJECT, message.subject.as_str());
-    headers.insert(header::ID, delivery.id.as_str());
-    headers.insert(header::DELIVERIES, delivery.deliveries.to_string().as_str());
-    let stream = message.info().map(|info| info.stream.to_owned()).unwrap_or_default();
-    let publish = PublishMessage::build()
-        .payload(message.payload.clone())
-        .headers(headers)
-        .message_id(format!("dead-{stream}-{seq}-{}", delivery.id));
-    (dead_subject_of(&message.subject), publish)
+    let said = [
+        (header::REASON, reason[..reason.floor_char_boundary(REASON_BYTES_MAX)].to_owned()),
+        (header::SUBJECT, body.subject.clone()),
+        (header::ID, body.id.clone()),
+        (header::DELIVERIES, body.deliveries.to_string()),
+        (header::LEFT_OUT, left_out.join(", ")),
+    ];
+    for (name, value) in outlet::headers(said.into_iter().filter(|(_, value)| !value.is_empty())).iter() {
+        value.iter().for_each(|value| headers.insert(name.clone(), value.clone()));
+    }
+    let id = format!("dead-{stream}-{}-{}", body.seq, body.id);
+    let publish = PublishMessage::build().payload(payload).headers(headers).message_id(id);
+    (dead_subject_of(&body.subject), publish)
 }
 
 /// Writes it.
@@ -151,25 +183,37 @@ async fn replay(nats: &Nats, message: &StreamMessage) -> Result<(), Error> {
         );
         return Err(ErrorCode::InvalidRequest.error(why));
     }
-    let nth = header_of(message, header::REPLAY).and_then(|nth| nth.parse::<u64>().ok()).unwrap_or(0) + 1;
     let id = header_of(message, header::ID).unwrap_or_default();
-    let id = id.split("#replay-").next().unwrap_or_default().to_owned();
+    let before = id.rsplit_once("#replay-").and_then(|(id, nth)| Some((id, nth.parse::<u32>().ok()?)));
+    let (id, nth) = before.map_or((id, 1), |(id, nth)| (id, nth.saturating_add(1)));
+    if let Some(left_out) = header_of(message, header::LEFT_OUT) {
+        let why = format!(
+            "dead letter {} is not whole ({left_out} had no room): it can only be dropped",
+            message.sequence
+        );
+        return Err(ErrorCode::InvalidRequest.error(why));
+    }
     let mut headers = HeaderMap::new();
     for (name, values) in message.headers.iter() {
-        let is_ours = [header::REASON, header::SUBJECT, header::ID, header::DELIVERIES, header::REPLAY]
+        let is_ours = [header::REASON, header::SUBJECT, header::ID, header::DELIVERIES, header::LEFT_OUT]
             .iter()
             .any(|ours| is_named(name, ours));
         if !is_ours && !is_of_server(name) {
             values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
         }
     }
-    headers.insert(header::REPLAY, nth.to_string().as_str());
-    let publish = PublishMessage::build()
-        .payload(message.payload.clone())
-        .headers(headers)
-        .message_id(format!("{id}#replay-{nth}"));
-    let sent = nats.jetstream.send_publish(subject, publish).await.map_err(|error| away(&error))?;
-    sent.await.map(drop).map_err(|error| away(&error))
+    // Another message may have had its id, of another peer: then the number of the letter tells them apart.
+    for id in [format!("{id}#replay-{nth}"), format!("{id}-{}#replay-{nth}", message.sequence)] {
+        let publish =
+            PublishMessage::build().payload(message.payload.clone()).headers(headers.clone()).message_id(id);
+        let sent =
+            nats.jetstream.send_publish(subject.clone(), publish).await.map_err(|error| away(&error))?;
+        if !sent.await.map_err(|error| away(&error))?.duplicate {
+            return Ok(());
+        }
+    }
+    // It was published before, and was not deleted then.
+    Ok(())
 }
 
 async fn remove(stream: &Stream, seq: u64) -> Result<(), Error> {

@@ -8,6 +8,7 @@ use async_nats::jetstream::{AckKind, Message};
 use clawmux_core::bus::header;
 use clawmux_core::bus::inbound::Inbound;
 use clawmux_core::bus::outbound::{Address, live};
+use clawmux_core::bus::peers::Place;
 use clawmux_core::bus::subject::{Peer, check_reply};
 use clawmux_core::conversation::command::{SessionCommand, Submit};
 use clawmux_core::conversation::event::{Event, Published};
@@ -32,6 +33,9 @@ use crate::store::{ChannelChange, IsRemembered, Saying, Words};
 
 /// Messages that are being prompted with at once.
 const PROMPTING_MAX: usize = 512;
+
+/// The longest id of a message, in bytes.
+const ID_BYTES_MAX: usize = 512;
 
 /// Runs whose text is published as it is said, at once. Of others only the answer is.
 const LIVE_MAX: usize = 512;
@@ -75,14 +79,16 @@ impl Delivery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     subject: Arc<str>,
-    seq: u64,
+    seq: Place,
 }
 
 /// A message that is being taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
-    seq: u64,
+    seq: Place,
     nth: u32,
+    /// Whether it is noted that it was tried.
+    is_noted: bool,
 }
 
 /// A run whose text is published as it is said.
@@ -92,6 +98,11 @@ pub(super) struct Live {
     run: RunId,
     in_reply_to: String,
     n: u64,
+}
+
+/// By what it is known that a message was tried.
+fn tried(subject: &str, delivery: &Delivery) -> String {
+    format!("tried {subject} {}", delivery.id)
 }
 
 /// What becomes of a message that is no prompt.
@@ -108,22 +119,32 @@ impl BusActor {
         let Ok(info) = message.info() else { return };
         let (seq, deliveries) = (info.stream_sequence, info.delivered);
         let given = message.headers.as_ref().and_then(|headers| headers.get("Nats-Msg-Id"));
+        let given = given.map(|id| id.as_str()).filter(|id| !id.is_empty());
         // Numbers begin anew with a stream that is made anew; when it was published tells them apart.
-        let id = given.map_or_else(
-            || format!("{}:{seq}:{}", info.stream, info.published.unix_timestamp_nanos()),
-            |id| id.as_str().to_owned(),
-        );
+        let own = || format!("{}:{seq}:{}", info.stream, info.published.unix_timestamp_nanos());
+        let is_too_long = given.is_some_and(|id| id.len() > ID_BYTES_MAX);
+        let id = given.filter(|_| !is_too_long).map_or_else(own, str::to_owned);
         self.figures.received += 1;
         self.figures.redelivered += u64::from(deliveries > 1);
-        let peer = Peer::of_subject(&message.subject);
+        let peer = match is_too_long {
+            true => Err(format!("Nats-Msg-Id: longer than {ID_BYTES_MAX} bytes")),
+            false => Peer::of_subject(&message.subject),
+        };
         let subject: Arc<str> =
             peer.as_ref().map_or_else(|_| message.subject.as_str().into(), |peer| peer.subject().into());
-        let bytes = message.payload.len() + message.subject.len() + 256;
+        let bytes = message.length + 256;
         let asked_of = message.subject.to_string();
         let delivery = Delivery { message, peer, id, deliveries };
-        let arrived = self.peers.arrived(&subject, seq, bytes, delivery, self.unsettled_up_to == 0);
+        let place = (self.stream_made, seq);
+        let arrived = self.peers.arrived(&subject, place, bytes, delivery, self.unsettled_up_to == 0);
         if let Some(delivery) = arrived.give_back {
             self.give_back(delivery, ctx);
+        }
+        if arrived.checks {
+            let (subject, oldest) = (subject.clone(), self.oldest(asked_of.clone()));
+            ctx.spawn(
+                oldest.into_actor(self).map(move |oldest, bus, _| bus.peers.still_there(&subject, oldest)),
+            );
         }
         match arrived.asks {
             true => self.ask_for_oldest(subject, asked_of, ctx),
@@ -141,21 +162,24 @@ impl BusActor {
         ctx.spawn(given_back.into_actor(self));
     }
 
+    /// The oldest message on a subject that the stream still has; none where it can't be asked.
+    fn oldest(&self, subject: String) -> impl Future<Output = Option<Place>> + use<> {
+        let (made, stream) =
+            (self.stream_made, self.connected.as_ref().map(|connected| connected.streams.inbound.clone()));
+        async move {
+            use async_nats::jetstream::stream::LastRawMessageErrorKind as Kind;
+            match stream?.get_first_raw_message_by_subject(&subject, 1).await {
+                Ok(oldest) => Some((made, oldest.sequence)),
+                // It has none of that peer any more: nothing is older.
+                Err(error) if error.kind() == Kind::NoMessageFound => Some((made, u64::MAX)),
+                Err(_) => None,
+            }
+        }
+    }
+
     /// Asks the stream which message of a peer is the oldest that it still has.
     fn ask_for_oldest(&self, subject: Arc<str>, asked_of: String, ctx: &mut Context<Self>) {
-        let stream = self.connected.as_ref().map(|connected| connected.streams.inbound.clone());
-        let asked = {
-            let asked_of = asked_of.clone();
-            async move {
-                use async_nats::jetstream::stream::LastRawMessageErrorKind as Kind;
-                match stream?.get_first_raw_message_by_subject(&asked_of, 1).await {
-                    Ok(oldest) => Some(oldest.sequence),
-                    // It has none of that peer any more: nothing is older.
-                    Err(error) if error.kind() == Kind::NoMessageFound => Some(u64::MAX),
-                    Err(_) => None,
-                }
-            }
-        };
+        let asked = self.oldest(asked_of.clone());
         ctx.spawn(asked.into_actor(self).map(move |oldest, bus, ctx| {
             if bus.peers.oldest_is(&subject, oldest) {
                 ctx.run_later(OLDEST_AGAIN, move |bus, ctx| bus.ask_for_oldest(subject, asked_of, ctx));
@@ -166,13 +190,18 @@ impl BusActor {
         }));
     }
 
+    /// How many prompts were sent and not answered yet: those that wait for another try are none.
+    fn asking(&self) -> usize {
+        self.line.len().saturating_sub(self.live.len())
+    }
+
     /// Takes the next message of each peer that may have one.
     pub(super) fn take_next(&mut self, ctx: &mut Context<Self>) {
-        while self.is_open && self.attempts.len() < PROMPTING_MAX {
+        while self.is_open && self.asking() < PROMPTING_MAX {
             let Some(subject) = self.ready.pop_front() else { return };
             let Some((seq, delivery)) = self.peers.next(&subject) else { continue };
             let deliveries = delivery.deliveries;
-            self.attempts.insert(subject.clone(), Attempt { seq, nth: 0 });
+            self.attempts.insert(subject.clone(), Attempt { seq, nth: 0, is_noted: false });
             match deliveries >= DELIVERIES_MAX {
                 true => self.give_one_more_chance(subject, seq, ctx),
                 false => self.prompt(&subject, ctx),
@@ -182,9 +211,9 @@ impl BusActor {
 
     /// Prompts with a message that was delivered often, unless that was tried before and came to nothing: it is what
     /// keeps the daemon from running, then.
-    fn give_one_more_chance(&self, subject: Arc<str>, seq: u64, ctx: &mut Context<Self>) {
+    fn give_one_more_chance(&self, subject: Arc<str>, seq: Place, ctx: &mut Context<Self>) {
         let Some((_, delivery)) = self.peers.taking(&subject) else { return };
-        let known_as = format!("tried {}", delivery.id);
+        let known_as = tried(&subject, delivery);
         let (store, ledger) = (self.around.store.clone(), self.ledger());
         let tried = async move {
             let asked = IsRemembered { channel: BUS.to_owned(), known_as: known_as.clone() };
@@ -202,17 +231,24 @@ impl BusActor {
                 let why = format!("delivered {deliveries} times without a run");
                 bus.settle(&subject, Settled { refused: None, dead: Some(why) }, ctx);
             } else {
+                if let Some(attempt) = bus.attempts.get_mut(&subject) {
+                    attempt.is_noted = true;
+                }
                 bus.prompt(&subject, ctx);
             }
         }));
     }
 
     /// The message that was asked about, where it is still being taken.
-    fn taking(&self, subject: &str, seq: u64) -> Option<&Delivery> {
+    fn taking(&self, subject: &str, seq: Place) -> Option<&Delivery> {
         self.peers.taking(subject).filter(|(taking, _)| *taking == seq).map(|(_, delivery)| delivery)
     }
 
     fn prompt(&mut self, subject: &Arc<str>, ctx: &mut Context<Self>) {
+        if self.has_stood_still() {
+            // Others may have been given what is held here.
+            return self.start_over("the daemon stood still for a while", ctx);
+        }
         let Some((seq, delivery)) = self.peers.taking(subject) else { return };
         let submit = match self.submit(subject, delivery) {
             Ok(submit) => submit,
@@ -342,6 +378,14 @@ impl BusActor {
     fn refused(&mut self, subject: &Arc<str>, error: Error, ctx: &mut Context<Self>) {
         let Some(attempt) = self.attempts.get_mut(subject) else { return };
         if error.is_retryable() || error.code == ErrorCode::Internal {
+            if std::mem::take(&mut attempt.is_noted)
+                && let Some((_, delivery)) = self.peers.taking(subject)
+            {
+                // It does no harm: it only finds no room.
+                let (ledger, note) = (self.ledger(), ChannelChange::Unremember(tried(subject, delivery)));
+                ctx.spawn(async move { ledger.write(vec![note], |_| {}).await }.into_actor(self));
+            }
+            let Some(attempt) = self.attempts.get_mut(subject) else { return };
             attempt.nth = attempt.nth.saturating_add(1);
             let (seq, nth) = (attempt.seq, attempt.nth);
             self.note(&error.message);
@@ -373,11 +417,24 @@ impl BusActor {
             };
             Some(ChannelChange::SayOnce(format!("refused {subject} {}", delivery.id), saying))
         });
-        self.figures.refused += u64::from(refused.is_some());
-        if let Some(why) = &dead {
-            tracing::warn!(subject = %delivery.message.subject, id = ?delivery.id, error = ?why, "bus: a message becomes a dead letter");
+        let is_first = self.attempts.get(subject).is_none_or(|attempt| attempt.nth == 0);
+        self.figures.refused += u64::from(refused.is_some() && is_first);
+        if let Some(why) = dead.as_ref().filter(|_| is_first) {
+            let id = &delivery.id[..delivery.id.floor_char_boundary(64)];
+            tracing::warn!(subject = %delivery.message.subject, ?id, error = ?why, "bus: a message becomes a dead letter");
         }
-        let letter = dead.as_ref().map(|why| dead_letters::letter(delivery, seq, why));
+        let bytes_max = self.connected.as_ref().map_or(0, |connected| connected.nats.payload_max());
+        let letter = dead.as_ref().filter(|_| bytes_max > 0).map(|why| {
+            let body = dead_letters::Body {
+                subject: delivery.message.subject.to_string(),
+                seq: seq.1,
+                id: delivery.id.clone(),
+                deliveries: delivery.deliveries,
+                headers: delivery.message.headers.clone().unwrap_or_default(),
+                payload: delivery.message.payload.clone(),
+            };
+            dead_letters::letter(body, &self.config.streams[0], why, bytes_max)
+        });
         if let Some(why) = &dead {
             self.note(why);
         }
@@ -385,8 +442,9 @@ impl BusActor {
         let is_dead = dead.is_some();
         let settled = async move {
             ledger.write(told.into_iter().collect(), |_| {}).await;
-            if let Some((subject, publish)) = letter {
+            if is_dead {
                 let nats = nats.ok_or("the bus is away")?;
+                let (subject, publish) = letter.ok_or("the bus is away")?;
                 dead_letters::bury(&nats, subject, publish).await?;
             }
             Ok::<(), &'static str>(())
@@ -412,7 +470,7 @@ impl BusActor {
         }));
     }
 
-    fn bury_again(&mut self, subject: Arc<str>, seq: u64, why: &str, ctx: &mut Context<Self>) {
+    fn bury_again(&mut self, subject: Arc<str>, seq: Place, why: &str, ctx: &mut Context<Self>) {
         self.note(&format!("a dead letter could not be written: {why}"));
         let Some(attempt) = self.attempts.get_mut(&subject) else { return };
         attempt.nth = attempt.nth.saturating_add(1);
@@ -453,6 +511,11 @@ impl BusActor {
         }
     }
 
+    /// All that is held is let go: what has no prompt yet is delivered again.
+    pub(super) fn let_go(&mut self) {
+        (self.peers, self.ready, self.attempts) = Default::default();
+    }
+
     /// The line fell too far behind: what was asked for is asked again, and no text is published of what is under way.
     pub(super) fn listen_anew(&mut self, ctx: &mut Context<Self>) {
         tracing::warn!("bus: it fell behind its runs: their answers come whole");
@@ -465,7 +528,11 @@ impl BusActor {
     }
 
     /// Says of everything that is held that it is.
-    pub(super) fn keep_alive(&self, ctx: &mut Context<Self>) {
+    pub(super) fn keep_alive(&mut self, ctx: &mut Context<Self>) {
+        if self.has_stood_still() {
+            return self.start_over("the daemon stood still for a while", ctx);
+        }
+        self.kept_alive = clock::now();
         if self.connected.is_none() || self.peers.is_empty() {
             return;
         }

@@ -24,6 +24,8 @@ mod dead_letters;
 mod intake;
 #[cfg(feature = "nats")]
 mod outlet;
+#[cfg(feature = "nats")]
+mod unreadable;
 
 use std::path::PathBuf;
 use std::sync::Arc;

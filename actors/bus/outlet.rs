@@ -75,7 +75,7 @@ impl BusActor {
     /// Reads what is in the outbox and not here yet, as far as there is room.
     pub(super) fn refill(&mut self, ctx: &mut Context<Self>) {
         self.send_next(ctx);
-        if self.outlet.count >= WAITING_MAX || self.connected.is_none() {
+        if self.outlet.count >= WAITING_MAX || self.publisher().is_none() {
             return;
         }
         if std::mem::replace(&mut self.outlet.is_reading, true) {
@@ -112,8 +112,9 @@ impl BusActor {
 
     /// Publishes the next answer of each conversation that has none on its way.
     fn send_next(&mut self, ctx: &mut Context<Self>) {
-        let Some(nats) = self.connected.as_ref().map(|connected| connected.nats.clone()) else { return };
-        let room = if self.is_open { SENDING_MAX.saturating_sub(self.outlet.sending.len()) } else { 0 };
+        let Some(nats) = self.publisher() else { return };
+        let room =
+            if self.is_open { SENDING_MAX.saturating_sub(self.outlet.on_their_way.load(Relaxed)) } else { 0 };
         let is_idle = |conversation: &&String| !self.outlet.sending.contains(*conversation);
         let next: Vec<String> = self.outlet.waiting.keys().filter(is_idle).take(room).cloned().collect();
         for conversation in next {
@@ -177,8 +178,8 @@ impl BusActor {
 
     /// Once it is connected: until then it waits.
     fn send_again(&self, row: OutboxRow, attempt: u32, ctx: &mut Context<Self>) {
-        match self.connected.as_ref().filter(|_| self.is_open) {
-            Some(connected) => self.send(connected.nats.clone(), row, attempt, ctx),
+        match self.publisher().filter(|_| self.is_open) {
+            Some(nats) => self.send(nats, row, attempt, ctx),
             None => drop(ctx.run_later(PAUSE, move |bus, ctx| bus.send_again(row, attempt, ctx))),
         }
     }

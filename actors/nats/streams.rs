@@ -138,6 +138,11 @@ async fn one(nats: &Nats, wanted: Config, create: bool) -> Result<Stream, Unusab
     }
 }
 
+/// When a stream was made, in nanoseconds since 1970.
+pub(crate) fn made(stream: &Stream) -> i64 {
+    i64::try_from(stream.cached_info().created.unix_timestamp_nanos()).unwrap_or(i64::MAX)
+}
+
 /// The consumer of what comes in.
 ///
 /// # Errors

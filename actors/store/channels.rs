@@ -67,6 +67,8 @@ pub enum ChannelChange {
     SayOnce(String, Saying),
     /// Something is known by this from now on, among the ids of messages.
     Remember(String),
+    /// Nothing is known by this any more.
+    Unremember(String),
     /// An adapter made these requests, as JSON, of an answer.
     Formatted(i64, String),
     /// How far an answer is.
@@ -364,6 +366,10 @@ impl WriteChannel {
                 if self.is_new(known_as, writer)? {
                     self.forget_the_oldest(writer)?;
                 }
+            }
+            ChannelChange::Unremember(known_as) => {
+                let sql = "DELETE FROM channel_seen WHERE channel = ? AND id = ?";
+                writer.cached(sql)?.execute([channel, known_as])?;
             }
             ChannelChange::Formatted(id, requests) => {
                 let sql = "UPDATE outbox SET requests = ? WHERE id = ?";

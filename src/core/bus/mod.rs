@@ -4,10 +4,12 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`subject`] | the subjects of a peer, and back |
+//! | [`headers`] | whether the headers of a message can be read |
 //! | [`inbound`] | a message as an adapter publishes it |
 //! | [`outbound`] | an answer as adapters read it |
 //! | [`peers`] | which message of which peer is next, and what is given back |
 
+pub mod headers;
 pub mod inbound;
 pub mod outbound;
 pub mod peers;
@@ -31,6 +33,6 @@ pub mod header {
     pub const ID: &str = "Clawmux-Id";
     /// Of a dead letter: how often it was delivered.
     pub const DELIVERIES: &str = "Clawmux-Deliveries";
-    /// Of a dead letter that was published again: which time that is.
-    pub const REPLAY: &str = "Clawmux-Replay";
+    /// Of a dead letter: what of it was left out, since it had no room.
+    pub const LEFT_OUT: &str = "Clawmux-Left-Out";
 }

@@ -246,6 +246,80 @@ fn daemon_gone(mut daemon: Daemon, then: impl FnOnce(crate::support::daemon::Sto
     then(daemon.stopped());
 }
 
+/// The client of the daemon ends its connection over such headers, or panics.
+#[test]
+fn headers_that_nobody_can_read_keep_nobody_from_being_answered() {
+    needs!("nats-server");
+    let (server, daemon, adapter) = started("");
+    for (n, header) in [&b"Nats-Msg-Id: a\rb"[..], b"X-Foo: a\xffb", b"no colon"].into_iter().enumerate() {
+        let headers = [b"NATS/1.0\r\n", header, b"\r\n\r\n"].concat();
+        server.publish_raw(&format!("exoclaw.raw.main.p{n}"), &headers, b"hello");
+        adapter.say(ADA, &format!("fine {n}"), "hi");
+    }
+    for n in 0..3 {
+        assert_eq!(adapter.answer_to(&format!("fine {n}")).body["status"], "completed");
+    }
+    eventually("they are dead letters", || {
+        adapter.count("EXOCLAW_DLQ") == 3 && adapter.count("EXOCLAW") == 0
+    });
+    let letters = daemon.rows_of(&["bus", "dlq", "list"]);
+    assert!(
+        letters.iter().all(|letter| letter["reason"].to_string().contains("headers can't be read")),
+        "{letters:?}"
+    );
+    eventually("the bus works", || status(&daemon)["bus"] == "running");
+}
+
+#[test]
+fn an_id_that_says_nothing_is_none_and_letters_of_one_id_are_all_replayed() {
+    needs!("nats-server");
+    let (server, daemon, adapter) = started("");
+    for n in 0..3 {
+        server.publish_raw(
+            "exoclaw.raw.main.p",
+            b"NATS/1.0\r\nNats-Msg-Id: \r\n\r\n",
+            format!("hello {n}").as_bytes(),
+        );
+    }
+    eventually("all are answered", || adapter.answers().len() == 3);
+    // The server does not see that these are of one id, for it forgets where a stream is another one; here it is an
+    // empty payload under no id, and the letters get the same.
+    for n in 0..3 {
+        adapter.say_with(&format!("exoclaw.raw.main.q{n}"), " ", &[("X", "y")]);
+    }
+    eventually("they are dead letters", || daemon.rows_of(&["bus", "dlq", "list"]).len() == 3);
+    daemon.stdout_of(&["bus", "dlq", "replay", "--all"]);
+    eventually("all came again", || {
+        let letters = daemon.rows_of(&["bus", "dlq", "list"]);
+        letters.len() == 3 && letters.iter().all(|letter| letter["id"].to_string().contains("#replay-1"))
+    });
+}
+
+#[test]
+fn one_that_stood_still_runs_nothing_that_another_one_was_given() {
+    needs!("nats-server");
+    let (server, first, adapter) = started("[limits]\nqueue = 1\n");
+    // Two have room in the session, the others are held.
+    for id in ["1", "2", "3", "4"] {
+        adapter.say(ADA, id, if id == "1" { "/slow 8" } else { "hi" });
+    }
+    eventually("they are held", || status(&first)["held"] == 2);
+    first.signal("STOP");
+    let second = Daemon::with(&config(&[&server], ""));
+    for id in ["3", "4"] {
+        adapter.answer_to(id);
+    }
+    first.signal("CONT");
+    for id in ["1", "2"] {
+        adapter.answer_to(id);
+    }
+    eventually("one of them stands back", || {
+        [&first, &second].iter().any(|daemon| status(daemon)["bus"] == "claimed")
+    });
+    let answers = adapter.answers();
+    assert_eq!(answers.len(), 4, "{answers:?}");
+}
+
 /// Three servers, the one that leads the stream of which is killed.
 #[test]
 fn of_three_servers_one_may_go() {

@@ -107,6 +107,20 @@ impl Server {
         self.route
     }
 
+    /// Publishes with headers as they are, which no client would send.
+    pub fn publish_raw(&self, subject: &str, headers: &[u8], payload: &[u8]) {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let mut said = BufReader::new(socket.try_clone().unwrap()).lines();
+        said.next().unwrap().unwrap();
+        let (all, before) = (headers.len() + payload.len(), headers.len());
+        let mut sent = b"CONNECT {\"verbose\":false,\"headers\":true}\r\n".to_vec();
+        sent.extend(format!("HPUB {subject} {before} {all}\r\n").into_bytes());
+        sent.extend([headers, payload, b"\r\nPING\r\n"].concat());
+        socket.write_all(&sent).unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "PONG");
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
