@@ -57,6 +57,8 @@ struct BusEntry {
     config: Option<config::Bus>,
     generation: u64,
     restarts: Restarts,
+    /// Why there is none.
+    why: Option<String>,
 }
 
 struct Entry {
@@ -120,6 +122,7 @@ impl ChannelSupervisor {
             config: None,
             generation: 0,
             restarts: Restarts::default(),
+            why: None,
         };
         Self {
             bus,
@@ -156,8 +159,11 @@ impl ChannelSupervisor {
         let guard = Guard::new(BUS, self.generation, ctx.address().recipient());
         (self.bus.generation, self.bus.config) = (self.generation, Some(config.clone()));
         match Bus::start(config, self.bus.around.clone(), sessions, guard) {
-            Ok(bus) => self.bus.to = Some(bus),
-            Err(error) => tracing::error!(%error, "the bus can't be started"),
+            Ok(bus) => (self.bus.to, self.bus.why) = (Some(bus), None),
+            Err(error) => {
+                tracing::error!(%error, "the bus can't be started");
+                self.bus.why = Some(error.message);
+            }
         }
     }
 
@@ -418,7 +424,7 @@ impl Handler<Observe> for ChannelSupervisor {
         });
         let asked = join_all(asked);
         let bus = self.bus.to.as_ref().map(|bus| bus.observe.clone());
-        let is_missing = bus.is_none() && self.bus.configured.is_some();
+        let missing = self.bus.configured.is_some().then(|| self.bus.why.clone());
         Box::pin(async move {
             let mut children = asked.await;
             if let Some(bus) = bus {
@@ -427,8 +433,8 @@ impl Handler<Observe> for ChannelSupervisor {
                     child.state = json!({ "bus": "away" });
                 }
                 children.push(child);
-            } else if is_missing {
-                let why = "it is out of order: see the log";
+            } else if let Some(why) = missing {
+                let why = why.unwrap_or_else(|| "it is out of order: see the log".to_owned());
                 children.push(Observed::leaf("bus", json!({ "bus": "refused", "why": why })));
             }
             observed.with_children(children)

@@ -17,6 +17,7 @@ mod approvals;
 mod attach;
 mod budgets;
 mod built_in;
+#[cfg(feature = "nats")]
 mod bus;
 mod channels;
 mod chat;
@@ -72,5 +73,7 @@ mod tidy;
 mod transport;
 mod unfinished;
 mod upgrade;
+#[cfg(not(feature = "nats"))]
+mod without_nats;
 mod wundr;
 mod xeno;
