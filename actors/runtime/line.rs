@@ -61,6 +61,7 @@ impl<T> Line<T> {
     }
 
     /// It, with sessions woken on these in turn: for one whose own thread ends before they do.
+    #[cfg(feature = "nats")]
     pub(crate) fn waking_on(mut self, arbiters: Arbiters) -> Self {
         self.arbiters = Some(arbiters);
         self
