@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use async_nats::jetstream::consumer::{Consumer, pull};
-use async_nats::jetstream::stream::Stream;
 use clawmux_core::bus::outbound::Address;
 use clawmux_core::bus::peers::Peers;
 use clawmux_core::bus::subject::Peer;
 use clawmux_core::config;
 use clawmux_core::conversation::outbox::ChannelAnswer;
+use clawmux_core::daemon::operator::DeadLetter;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::hex::hex;
 use clawmux_core::ids::{Owner, Ticket};
 use clawmux_core::principal::Principal;
-use clawmux_core::prompt::answer_to::BUS;
+use clawmux_core::prompt::answer_to::BUS_CHANNEL;
 use clawmux_core::scope::{Scope, Scopes};
-use clawmux_core::time::Timestamp;
+use clawmux_core::time::{Timestamp, backoff};
 use futures::StreamExt as _;
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -27,7 +27,6 @@ use super::claim::{self, Daemon};
 use super::intake::{Asked, Attempt, Delivery, Live};
 use super::outlet::Outlet;
 use super::{AskDeadLetters, End, Surroundings, dead_letters, unreadable};
-use crate::channel::ledger::Ledger;
 use crate::host::machine;
 use crate::nats::streams::{self, Streams};
 use crate::nats::{self, Nats, Unusable, one_line};
@@ -38,6 +37,7 @@ use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
 use crate::runtime::say::{OutboxGrew, Say};
 use crate::runtime::supervision::Guard;
+use crate::store::ledger::Ledger;
 use crate::store::{ChannelChange, ReadRow, Saying, Words};
 
 /// What may wait in the mailbox.
@@ -92,6 +92,19 @@ enum Phase {
     Refused(String),
     /// Another daemon takes the messages.
     Claimed(String),
+}
+
+impl Phase {
+    /// Its name, and why it is so; none where nothing is wrong.
+    fn told(&self) -> (&'static str, Option<&str>) {
+        match self {
+            Self::Connecting => ("connecting", None),
+            Self::Running => ("running", None),
+            Self::Away(why) => ("away", Some(why)),
+            Self::Refused(why) => ("refused", Some(why)),
+            Self::Claimed(why) => ("claimed", Some(why)),
+        }
+    }
 }
 
 /// Connected servers with all that is needed of them.
@@ -201,7 +214,7 @@ impl BusActor {
 
     /// The part of the store that is the bus's.
     pub(super) fn ledger(&self) -> Ledger {
-        Ledger { channel: BUS.into(), store: self.around.store.clone() }
+        Ledger { channel: BUS_CHANNEL.into(), store: self.around.store.clone() }
     }
 
     /// Keeps why something failed.
@@ -277,9 +290,8 @@ impl BusActor {
         let (phase, pause) = match is_refused {
             true => (Phase::Refused(why.clone()), PAUSE_REFUSED),
             false => {
+                let pause = backoff(PAUSE, self.failures, PAUSE_MAX);
                 self.failures = self.failures.saturating_add(1);
-                let pause =
-                    PAUSE.saturating_mul(2_u32.saturating_pow(self.failures.min(10) - 1)).min(PAUSE_MAX);
                 (Phase::Away(why.clone()), pause)
             }
         };
@@ -408,23 +420,22 @@ impl BusActor {
         });
     }
 
-    /// Whether this process stood still for so long that what it holds may have been delivered to another one.
-    pub(super) fn has_stood_still(&self) -> bool {
-        self.connected.is_some() && clock::now().since(self.kept_alive) > streams::ACK_WAIT
+    /// Where this process stood still for so long that what it holds may have been delivered to another one, all of it
+    /// is let go, and it connects anew. Says whether that is so.
+    pub(super) fn starts_over(&mut self, ctx: &mut Context<Self>) -> bool {
+        let stood_still = self.connected.is_some() && clock::now().since(self.kept_alive) > streams::ACK_WAIT;
+        if stood_still {
+            self.let_go();
+            self.connect_anew("the daemon stood still for a while", ctx);
+        }
+        stood_still
     }
 
-    /// Lets go of all that is held, and connects anew.
-    pub(super) fn start_over(&mut self, why: &str, ctx: &mut Context<Self>) {
-        self.let_go();
-        self.round += 1;
-        self.fail(Unusable::away(why), ctx);
-    }
-
-    /// A stream is gone: it is looked for, and made where that is wanted.
-    pub(super) fn miss_a_stream(&mut self, ctx: &mut Context<Self>) {
+    /// Connects anew, looks for the streams, and makes them where that is wanted.
+    pub(super) fn connect_anew(&mut self, why: &str, ctx: &mut Context<Self>) {
         if self.connected.is_some() {
             self.round += 1;
-            self.fail(Unusable::away("a stream is gone"), ctx);
+            self.fail(Unusable::away(why), ctx);
         }
     }
 
@@ -563,27 +574,17 @@ impl Handler<Say> for BusActor {
 }
 
 impl Handler<AskDeadLetters> for BusActor {
-    type Result = ResponseFuture<Result<Vec<clawmux_core::daemon::operator::DeadLetter>, Error>>;
+    type Result = ResponseFuture<Result<Vec<DeadLetter>, Error>>;
 
     fn handle(&mut self, AskDeadLetters(asked): AskDeadLetters, _: &mut Self::Context) -> Self::Result {
-        let connected = self.connected.as_ref().map(|connected| (connected.nats.clone(), connected.dead()));
-        let is_up = self.nats.as_ref().is_some_and(Nats::is_up);
-        let why = if connected.is_some() {
-            "the bus is away: its connection is lost".to_owned()
-        } else {
-            self.why()
-        };
-        let connected = connected.filter(|_| is_up);
+        let connected = self.connected.clone().filter(|connected| connected.nats.is_up());
+        let (phase, why) = self.told();
+        let why = format!("the bus is {phase}: {}", why.unwrap_or("try again in a moment"));
         Box::pin(async move {
-            let (nats, dead) = connected.ok_or_else(|| ErrorCode::Unavailable.error(why))?;
-            dead_letters::answer(&nats, &dead, asked).await
+            let Connected { nats, streams, .. } =
+                connected.ok_or_else(|| ErrorCode::Unavailable.error(why))?;
+            dead_letters::answer(&nats, &streams.dead, asked).await
         })
-    }
-}
-
-impl Connected {
-    fn dead(&self) -> Stream {
-        self.streams.dead.clone()
     }
 }
 
@@ -619,14 +620,13 @@ impl Handler<End> for BusActor {
 }
 
 impl BusActor {
-    /// Why it can't be used.
-    fn why(&self) -> String {
+    /// How it is, and why; none where nothing is wrong.
+    fn told(&self) -> (&'static str, Option<&str>) {
         match &self.phase {
-            Phase::Connecting => "the bus is being connected: try again in a moment".to_owned(),
-            Phase::Running => "the bus is not there".to_owned(),
-            Phase::Away(why) | Phase::Refused(why) | Phase::Claimed(why) => {
-                format!("the bus can't be used: {why}")
+            Phase::Running if self.nats.as_ref().is_some_and(|nats| !nats.is_up()) => {
+                ("away", Some("the connection is lost"))
             }
+            phase => phase.told(),
         }
     }
 }
@@ -635,16 +635,7 @@ impl Handler<Observe> for BusActor {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
-        let (phase, why) = match &self.phase {
-            Phase::Connecting => ("connecting", None),
-            Phase::Running if self.nats.as_ref().is_some_and(|nats| !nats.is_up()) => {
-                ("away", Some("the connection is lost"))
-            }
-            Phase::Running => ("running", None),
-            Phase::Away(why) => ("away", Some(why.as_str())),
-            Phase::Refused(why) => ("refused", Some(why.as_str())),
-            Phase::Claimed(why) => ("claimed", Some(why.as_str())),
-        };
+        let (phase, why) = self.told();
         let server = self.nats.as_ref().map(|nats| nats.client.server_info());
         let figures = &self.figures;
         let state = json!({

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use async_nats::Client;
 use async_nats::jetstream::{AckKind, Message};
 use clawmux_core::bus::header;
 use clawmux_core::bus::inbound::Inbound;
@@ -16,12 +17,12 @@ use clawmux_core::conversation::outbox::ChannelAnswer;
 use clawmux_core::conversation::reply::SessionReply;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Ticket};
-use clawmux_core::prompt::answer_to::{AnswerTo, BUS};
+use clawmux_core::prompt::answer_to::{AnswerTo, BUS_CHANNEL};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::target::Target;
-use tokio::time::sleep;
+use clawmux_core::time::backoff;
 
 use super::actor::BusActor;
 use super::dead_letters;
@@ -50,7 +51,7 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How soon the stream is asked again which message of a peer is the oldest.
 const OLDEST_AGAIN: Duration = Duration::from_secs(1);
 
-/// When what is given back comes again; for each further thousand of its peer that much later, and at most so late.
+/// When what is given back comes again; for each thousand that were given back that much later, and at most so late.
 const GIVEN_BACK: Duration = Duration::from_secs(5);
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(60);
 
@@ -72,6 +73,17 @@ pub(super) struct Delivery {
 impl Delivery {
     fn header(&self, name: &str) -> Option<&str> {
         Some(self.message.headers.as_ref()?.get(name)?.as_str())
+    }
+
+    /// The subject that its answers are to go to besides.
+    fn reply(&self) -> Option<&str> {
+        self.header(header::REPLY).filter(|reply| !reply.is_empty())
+    }
+
+    /// Where its answers go; `peer` is whose it is.
+    fn address(&self, peer: &Peer) -> Address {
+        let reply = self.reply().filter(|reply| check_reply(reply).is_ok()).map(str::to_owned);
+        Address::new(peer.clone(), reply, Some(self.id.clone()))
     }
 }
 
@@ -106,6 +118,7 @@ fn tried(subject: &str, delivery: &Delivery) -> String {
 }
 
 /// What becomes of a message that is no prompt.
+#[derive(Clone)]
 struct Settled {
     /// What its peer is told; none where it has none.
     refused: Option<Error>,
@@ -216,7 +229,7 @@ impl BusActor {
         let known_as = tried(&subject, delivery);
         let (store, ledger) = (self.around.store.clone(), self.ledger());
         let tried = async move {
-            let asked = IsRemembered { channel: BUS.to_owned(), known_as: known_as.clone() };
+            let asked = IsRemembered { channel: BUS_CHANNEL.to_owned(), known_as: known_as.clone() };
             let was_tried = ask(&store, asked).await.flatten().unwrap_or(false);
             if !was_tried {
                 ledger.write(vec![ChannelChange::Remember(known_as)], |_| {}).await;
@@ -245,9 +258,8 @@ impl BusActor {
     }
 
     fn prompt(&mut self, subject: &Arc<str>, ctx: &mut Context<Self>) {
-        if self.has_stood_still() {
-            // Others may have been given what is held here.
-            return self.start_over("the daemon stood still for a while", ctx);
+        if self.starts_over(ctx) {
+            return;
         }
         let Some((seq, delivery)) = self.peers.taking(subject) else { return };
         let submit = match self.submit(subject, delivery) {
@@ -281,20 +293,16 @@ impl BusActor {
                 "the payload has {bytes} bytes, more than gateway.max_payload_bytes ({most})"
             )));
         }
-        let reply = delivery.header(header::REPLY).filter(|reply| !reply.is_empty());
-        if let Some(Err(why)) = reply.map(check_reply) {
-            let why = format!("{}: {why}", header::REPLY);
-            // Not there either.
-            return Err(never(why));
+        if let Some(Err(why)) = delivery.reply().map(check_reply) {
+            return Err(never(format!("{}: {why}", header::REPLY)));
         }
         let inbound =
             Inbound::read(delivery.header("Content-Type"), &delivery.message.payload).map_err(never)?;
         let Inbound { content, attachments, guild, team, thinking } = inbound;
-        let address = Address::new(peer.clone(), reply.map(str::to_owned), Some(delivery.id.clone()));
         let answer_to = AnswerTo {
-            channel: BUS.to_owned(),
+            channel: BUS_CHANNEL.to_owned(),
             conversation: subject.to_string(),
-            address: address.to_json(),
+            address: delivery.address(peer).to_json(),
         };
         Ok(Submit {
             target: Target::Route(peer.route(guild, team)),
@@ -376,18 +384,16 @@ impl BusActor {
 
     /// It can't be prompted: for the moment, or ever.
     fn refused(&mut self, subject: &Arc<str>, error: Error, ctx: &mut Context<Self>) {
-        let Some(attempt) = self.attempts.get_mut(subject) else { return };
         if error.is_retryable() || error.code == ErrorCode::Internal {
-            if std::mem::take(&mut attempt.is_noted)
-                && let Some((_, delivery)) = self.peers.taking(subject)
-            {
+            let Some(attempt) = self.attempts.get_mut(subject) else { return };
+            let was_noted = std::mem::take(&mut attempt.is_noted);
+            attempt.nth = attempt.nth.saturating_add(1);
+            let (seq, nth) = (attempt.seq, attempt.nth);
+            if let Some((_, delivery)) = self.peers.taking(subject).filter(|_| was_noted) {
                 // It does no harm: it only finds no room.
                 let (ledger, note) = (self.ledger(), ChannelChange::Unremember(tried(subject, delivery)));
                 ctx.spawn(async move { ledger.write(vec![note], |_| {}).await }.into_actor(self));
             }
-            let Some(attempt) = self.attempts.get_mut(subject) else { return };
-            attempt.nth = attempt.nth.saturating_add(1);
-            let (seq, nth) = (attempt.seq, attempt.nth);
             self.note(&error.message);
             let (subject, pause) = (subject.clone(), RETRY.saturating_mul(nth).min(RETRY_MAX));
             ctx.run_later(pause, move |bus, ctx| {
@@ -405,14 +411,12 @@ impl BusActor {
     /// Its peer is told, it becomes a dead letter, and then it is gone from the stream: in this order.
     fn settle(&mut self, subject: &Arc<str>, settled: Settled, ctx: &mut Context<Self>) {
         let Some((seq, delivery)) = self.peers.taking(subject) else { return };
-        let Settled { refused, dead } = settled;
+        let Settled { refused, dead } = &settled;
         let told = refused.as_ref().and_then(|error| {
             let peer = delivery.peer.as_ref().ok()?;
-            let reply = delivery.header(header::REPLY).filter(|reply| check_reply(reply).is_ok());
-            let address = Address::new(peer.clone(), reply.map(str::to_owned), Some(delivery.id.clone()));
             let saying = Saying {
                 conversation: subject.to_string(),
-                address: address.to_json(),
+                address: delivery.address(peer).to_json(),
                 words: Words::Answer(ChannelAnswer::refused(&delivery.id, error).to_json()),
             };
             Some(ChannelChange::SayOnce(format!("refused {subject} {}", delivery.id), saying))
@@ -435,12 +439,12 @@ impl BusActor {
             };
             dead_letters::letter(body, &self.config.streams[0], why, bytes_max)
         });
-        if let Some(why) = &dead {
+        if let Some(why) = dead {
             self.note(why);
         }
         let (ledger, nats) = (self.ledger(), self.connected.as_ref().map(|connected| connected.nats.clone()));
         let is_dead = dead.is_some();
-        let settled = async move {
+        let written = async move {
             ledger.write(told.into_iter().collect(), |_| {}).await;
             if is_dead {
                 let nats = nats.ok_or("the bus is away")?;
@@ -450,12 +454,13 @@ impl BusActor {
             Ok::<(), &'static str>(())
         };
         let subject = subject.clone();
-        ctx.spawn(settled.into_actor(self).map(move |settled, bus, ctx| {
+        ctx.spawn(written.into_actor(self).map(move |written, bus, ctx| {
             if bus.taking(&subject, seq).is_none() {
                 return;
             }
-            if let Err(why) = settled {
-                return bus.bury_again(subject, seq, why, ctx);
+            if let Err(why) = written {
+                bus.note(&format!("a dead letter could not be written: {why}"));
+                return bus.settle_again(subject, seq, settled, ctx);
             }
             bus.figures.buried += u64::from(is_dead);
             if let Some(delivery) = bus.over(&subject, ctx) {
@@ -470,16 +475,13 @@ impl BusActor {
         }));
     }
 
-    fn bury_again(&mut self, subject: Arc<str>, seq: Place, why: &str, ctx: &mut Context<Self>) {
-        self.note(&format!("a dead letter could not be written: {why}"));
+    fn settle_again(&mut self, subject: Arc<str>, seq: Place, settled: Settled, ctx: &mut Context<Self>) {
         let Some(attempt) = self.attempts.get_mut(&subject) else { return };
+        let pause = backoff(BURY_AGAIN, attempt.nth, BURY_AGAIN_MAX);
         attempt.nth = attempt.nth.saturating_add(1);
-        let pause =
-            BURY_AGAIN.saturating_mul(2_u32.saturating_pow(attempt.nth.min(8) - 1)).min(BURY_AGAIN_MAX);
         ctx.run_later(pause, move |bus, ctx| {
             if bus.is_open && bus.taking(&subject, seq).is_some() {
-                // It is refused again for the same reason.
-                bus.prompt(&subject, ctx);
+                bus.settle(&subject, settled, ctx);
             }
         });
     }
@@ -493,10 +495,7 @@ impl BusActor {
                 live_run.n += 1;
                 let subject = live_run.subject.clone();
                 let headers = headers([(header::IN_REPLY_TO, live_run.in_reply_to.clone())]);
-                let Some(client) = self.connected.as_ref().map(|connected| connected.nats.client.clone())
-                else {
-                    return;
-                };
+                let Some(client) = self.client() else { return };
                 // The client keeps the order of those that are polled in it, as these are.
                 let published = async move {
                     let _ = client.publish_with_headers(subject, headers, payload.into()).await;
@@ -509,6 +508,10 @@ impl BusActor {
             }
             _ => {}
         }
+    }
+
+    fn client(&self) -> Option<Client> {
+        self.connected.as_ref().map(|connected| connected.nats.client.clone())
     }
 
     /// All that is held is let go: what has no prompt yet is delivered again.
@@ -529,24 +532,18 @@ impl BusActor {
 
     /// Says of everything that is held that it is.
     pub(super) fn keep_alive(&mut self, ctx: &mut Context<Self>) {
-        if self.has_stood_still() {
-            return self.start_over("the daemon stood still for a while", ctx);
+        if self.starts_over(ctx) {
+            return;
         }
         self.kept_alive = clock::now();
-        if self.connected.is_none() || self.peers.is_empty() {
-            return;
-        }
+        let Some(client) = self.client().filter(|_| !self.peers.is_empty()) else { return };
         let held: Vec<_> = self.peers.held().filter_map(|delivery| delivery.message.reply.clone()).collect();
-        let Some(client) = self.connected.as_ref().map(|connected| connected.nats.client.clone()) else {
-            return;
-        };
         let told = async move {
             for reply in held {
                 if client.publish(reply, "+WPI".into()).await.is_err() {
                     return;
                 }
             }
-            sleep(Duration::ZERO).await;
         };
         ctx.spawn(told.into_actor(self));
     }

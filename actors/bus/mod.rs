@@ -33,7 +33,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 use clawmux_core::config;
 use clawmux_core::daemon::operator::{DeadLetter, DeadLettersAsked};
-use clawmux_core::error::Error;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::swappable::Swappable;
 
 use crate::runtime::arbiters::Arbiters;
@@ -68,6 +68,11 @@ pub struct AskDeadLetters(pub DeadLettersAsked);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct End;
+
+/// That there is no bus to be asked about.
+pub(crate) fn none() -> Error {
+    ErrorCode::NotFound.error("there is no bus: gateway.toml has no [bus]")
+}
 
 /// The bus, for those who need not know how it is done.
 #[derive(Clone)]
@@ -116,6 +121,6 @@ impl Bus {
     #[cfg(not(feature = "nats"))]
     pub fn start(_: config::Bus, _: Surroundings, _: Begin, _: Guard) -> Result<Self, Error> {
         let why = "this clawmux was built without NATS (cargo feature `nats`): [bus] has no effect";
-        Err(clawmux_core::error::ErrorCode::Unavailable.error(why))
+        Err(ErrorCode::Unavailable.error(why))
     }
 }

@@ -10,8 +10,8 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::message::PublishMessage;
 use clawmux_core::bus::outbound::{Address, Outbound, publish};
 use clawmux_core::conversation::outbox::ChannelAnswer;
-use clawmux_core::prompt::answer_to::BUS;
-use clawmux_core::time::Timestamp;
+use clawmux_core::prompt::answer_to::BUS_CHANNEL;
+use clawmux_core::time::{Timestamp, backoff};
 
 use super::actor::BusActor;
 use crate::nats::{Nats, one_line};
@@ -83,7 +83,7 @@ impl BusActor {
             return;
         }
         let store = self.around.store.clone();
-        let read = ReadOutbox { channel: BUS.to_owned(), after: self.outlet.read_up_to };
+        let read = ReadOutbox { channel: BUS_CHANNEL.to_owned(), after: self.outlet.read_up_to };
         let read = async move { ask(&store, read).await.flatten() };
         ctx.spawn(read.into_actor(self).map(|rows, bus, ctx| {
             bus.outlet.is_reading = false;
@@ -136,7 +136,7 @@ impl BusActor {
         let sent = async move {
             let sent = match read(&row, nats.payload_max().saturating_sub(HEADERS_BYTES)) {
                 Ok(outbound) => send(&nats, outbound).await.map(|()| ChannelChange::Sent(row.id)),
-                // Nothing can be made of it, ever; it stays where operators see it.
+                // Nothing can be made of it, ever; it stays in the outbox.
                 Err(why) => {
                     tracing::error!(answer = row.id, error = ?why, "bus: an answer can't be read");
                     Ok(ChannelChange::Send(row.id, SendState::Failed(why)))
@@ -165,12 +165,12 @@ impl BusActor {
                 let why = format!("an answer was not published: {why}");
                 bus.note(&why);
                 if why.contains("no stream found") {
-                    bus.miss_a_stream(ctx);
+                    bus.connect_anew("a stream is gone", ctx);
                 }
                 if attempt == 0 {
                     tracing::warn!(answer = row.id, error = ?why, "bus: it is tried again");
                 }
-                let pause = PAUSE.saturating_mul(2_u32.saturating_pow(attempt.min(10))).min(PAUSE_MAX);
+                let pause = backoff(PAUSE, attempt, PAUSE_MAX);
                 ctx.run_later(pause, move |bus, ctx| bus.send_again(row, attempt.saturating_add(1), ctx));
             }
         }));

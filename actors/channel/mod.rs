@@ -14,7 +14,6 @@
 //! and so are their answers sent ([`sending`]); conversations do not wait for each other.
 
 mod adapter;
-pub(crate) mod ledger;
 mod sending;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -38,7 +37,7 @@ use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::target::Target;
-use clawmux_core::time::Timestamp;
+use clawmux_core::time::{Timestamp, backoff};
 use clawmux_core::tools::plugin::HttpRequest;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -53,10 +52,10 @@ use crate::runtime::say::{OutboxGrew, Say};
 use crate::runtime::supervision::Guard;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::session::AgentConfigs;
+use crate::store::ledger::Ledger;
 use crate::store::{ChannelChange, ChannelState, OutboxRow, ReadChannel, Saying, SendState, Store, Words};
 
 use adapter::{Adapter, patiently};
-use ledger::Ledger;
 use sending::{Fared, Flights, Sender};
 
 /// Conversations whose next message is prompted for at once.
@@ -379,11 +378,8 @@ impl Channel {
                         match adapter.format(&message, &told).await {
                             Ok(requests) => {
                                 changes.push(ChannelChange::Tell(name.clone(), code.clone()));
-                                changes.push(ChannelChange::Say(Saying {
-                                    conversation: message.conversation(),
-                                    address: message.address(),
-                                    words: Words::Requests(requests.to_json()),
-                                }));
+                                let words = Words::Requests(requests.to_json());
+                                changes.push(ChannelChange::Say(saying(&message, words)));
                             }
                             Err(why) => {
                                 untold = Some(format!("{name} wrote first and can't be told a code: {why}"))
@@ -496,12 +492,8 @@ impl Channel {
         }
         self.note(&error.message);
         let refused = ChannelAnswer::refused(&waiting.id.to_string(), &error);
-        let saying = |message: &Incoming| Saying {
-            conversation: waiting.conversation.clone(),
-            address: message.address(),
-            words: Words::Answer(refused.to_json()),
-        };
-        let said = self.running(waiting).map(|running| ChannelChange::Say(saying(&running.message)));
+        let say = |running: &mut Running| saying(&running.message, Words::Answer(refused.to_json()));
+        let said = self.running(waiting).map(say).map(ChannelChange::Say);
         self.taken(waiting, said, ctx);
     }
 
@@ -643,7 +635,7 @@ impl Channel {
                         tracing::warn!(channel = %name, error = ?shortened(&why), "the platform can't be asked for messages: it is tried again");
                     }
                     channel.note(&why);
-                    (interval * 2u32.saturating_pow(failures.min(10))).clamp(interval, POLL_PAUSE_MAX.max(interval))
+                    backoff(interval, failures, POLL_PAUSE_MAX.max(interval))
                 }
             };
             ctx.run_later(pause, move |channel, ctx| channel.poll(round, failures.saturating_add(1), ctx));
@@ -653,6 +645,11 @@ impl Channel {
 
 fn shortened(why: &str) -> String {
     why.chars().take(ERROR_CHARS_MAX).collect()
+}
+
+/// What is said where this message came from.
+fn saying(message: &Incoming, words: Words) -> Saying {
+    Saying { conversation: message.conversation(), address: message.address(), words }
 }
 
 /// What a stranger is told.
@@ -849,11 +846,7 @@ impl Handler<Say> for Channel {
             if requests.is_empty() {
                 return Err(no_words("the channel's adapter makes nothing of it".to_owned()));
             }
-            let saying = Saying {
-                conversation: message.conversation(),
-                address: message.address(),
-                words: Words::Requests(requests.to_json()),
-            };
+            let saying = saying(&message, Words::Requests(requests.to_json()));
             ledger.try_write(vec![ChannelChange::SayOnce(format!("said {}", say.id), saying)]).await
         };
         Box::pin(said.into_actor(self).map(|written, channel, ctx| {

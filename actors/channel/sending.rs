@@ -17,14 +17,15 @@ use std::time::Duration;
 
 use clawmux_core::channel::{Answered, Incoming, Outgoing, Refused, Verdict, verdict};
 use clawmux_core::conversation::outbox::ChannelAnswer;
+use clawmux_core::time::backoff;
 use clawmux_core::tools::plugin::Rights;
 use futures::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
 use super::adapter::{Adapter, patiently};
-use super::ledger::Ledger;
 use crate::outbound::fetch::{Fate, Fetcher, Opened, Reach};
 use crate::runtime::clock;
+use crate::store::ledger::Ledger;
 use crate::store::{ChannelChange, OutboxRow, SendState, Words};
 
 /// How long a platform may take to answer.
@@ -144,7 +145,7 @@ impl Sender {
                 self.put(row.id, SendState::Waits(nth), &paused).await;
                 drop(flight);
                 paused(&refused.why);
-                let pause = PAUSE.saturating_mul(2u32.saturating_pow(attempt)).min(PAUSE_MAX);
+                let pause = backoff(PAUSE, attempt, PAUSE_MAX);
                 sleep(refused.after.unwrap_or(pause).max(pause)).await;
                 attempt += 1;
             }

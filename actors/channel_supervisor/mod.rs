@@ -15,7 +15,7 @@ use clawmux_core::config::{self, ChannelMode};
 use clawmux_core::daemon::operator::DeadLetter;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::Owner;
-use clawmux_core::prompt::answer_to::BUS;
+use clawmux_core::prompt::answer_to::BUS_CHANNEL;
 use futures::future::join_all;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
@@ -156,7 +156,7 @@ impl ChannelSupervisor {
         let (Some(sessions), None) = (self.sessions.clone(), &self.bus.to) else { return };
         let Some(config) = self.bus.configured.clone() else { return };
         self.generation += 1;
-        let guard = Guard::new(BUS, self.generation, ctx.address().recipient());
+        let guard = Guard::new(BUS_CHANNEL, self.generation, ctx.address().recipient());
         (self.bus.generation, self.bus.config) = (self.generation, Some(config.clone()));
         match Bus::start(config, self.bus.around.clone(), sessions, guard) {
             Ok(bus) => (self.bus.to, self.bus.why) = (Some(bus), None),
@@ -300,7 +300,7 @@ impl Handler<OutboxGrew> for ChannelSupervisor {
         // One that is not heard is found when the channel or the bus next looks.
         match (self.channels.get(&grew.0), &self.bus.to) {
             (Some(entry), _) => drop(entry.to.try_send(grew)),
-            (None, Some(bus)) if grew.0 == BUS => drop(bus.outbox.try_send(grew)),
+            (None, Some(bus)) if grew.0 == BUS_CHANNEL => drop(bus.outbox.try_send(grew)),
             (None, _) => {}
         }
     }
@@ -312,8 +312,7 @@ impl Handler<AskDeadLetters> for ChannelSupervisor {
     fn handle(&mut self, asked: AskDeadLetters, _: &mut Self::Context) -> Self::Result {
         let bus = self.bus.to.as_ref().map(|bus| bus.dead_letters.clone());
         Box::pin(async move {
-            let bus =
-                bus.ok_or_else(|| ErrorCode::NotFound.error("there is no bus: gateway.toml has no [bus]"))?;
+            let bus = bus.ok_or_else(bus::none)?;
             let gone =
                 |_| ErrorCode::Unavailable.error("the bus is being started anew: try again in a moment");
             bus.send(asked).await.map_err(gone)?
@@ -383,7 +382,7 @@ impl Handler<Down> for ChannelSupervisor {
     type Result = ();
 
     fn handle(&mut self, down: Down, ctx: &mut Self::Context) {
-        if down.name == BUS {
+        if down.name == BUS_CHANNEL {
             return self.bus_is_down(&down, ctx);
         }
         // One that was taken away is not in the table any more, or a later start is.

@@ -26,7 +26,7 @@ use clawmux_core::access::Secret;
 use clawmux_core::config::{self, McpReach};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
-use clawmux_core::time::Timestamp;
+use clawmux_core::time::{Timestamp, backoff};
 use clawmux_core::tools::audit::CallUsage;
 use clawmux_core::tools::call::{ToolCall, ToolResult, ToolSpec};
 use clawmux_core::tools::plugin::redact_values;
@@ -325,7 +325,7 @@ impl McpServer {
         {
             self.failures = 0;
         }
-        let pause = PAUSE.saturating_mul(2u32.saturating_pow(self.failures)).min(PAUSE_MAX);
+        let pause = backoff(PAUSE, self.failures, PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);
         let why = self.note(&why);
         let pause_s = pause.as_secs();

@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use clawmux_core::config::{Bus, BusCredential};
+use clawmux_core::time::backoff;
 use tokio::time::timeout;
 
 /// How long a server may take to let us in.
@@ -166,8 +167,7 @@ fn options(config: &Bus, name: String, link: &Arc<Link>) -> Result<ConnectOption
         .client_capacity(COMMANDS_MAX)
         .subscription_capacity(DELIVERIES_MAX)
         .reconnect_delay_callback(|attempts| {
-            let doubled = u32::try_from(attempts.min(10)).map_or(1, |n| 2_u32.saturating_pow(n));
-            PAUSE.saturating_mul(doubled).min(PAUSE_MAX)
+            backoff(PAUSE, u32::try_from(attempts).unwrap_or(u32::MAX), PAUSE_MAX)
         });
     options = match &config.credential {
         BusCredential::None => options,

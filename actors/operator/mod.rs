@@ -32,7 +32,7 @@ use clawmux_core::tools::plugin::UnloadPlugin;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::bus::AskDeadLetters;
+use crate::bus::{self, AskDeadLetters};
 use crate::channel::Unsent;
 use crate::channel_supervisor::{ChannelSupervisor, PairPeer, SettleUnsent, UnpairPeer};
 use crate::configuration::{Change, Configuration, Reload};
@@ -286,9 +286,8 @@ impl Sources {
             }
             OperatorCommand::Bus(_) => {
                 let observed = ask(&self.channels, Observe).await?;
-                let bus = observed.children.into_iter().find(|child| child.state.get("bus").is_some());
-                let none = || ErrorCode::NotFound.error("there is no bus: gateway.toml has no [bus]");
-                OperatorReply::Observed(bus.ok_or_else(none)?.into())
+                let found = observed.children.into_iter().find(|child| child.state.get("bus").is_some());
+                OperatorReply::Observed(found.ok_or_else(bus::none)?.into())
             }
             OperatorCommand::DeadLetters(asked) => {
                 OperatorReply::DeadLetters(ask(&self.channels, AskDeadLetters(asked)).await??)

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use clawmux_core::ids::Owner;
+use clawmux_core::time::backoff;
 
 /// So many calls in a row fail before the first pause.
 const FAILURES_MAX: u32 = 5;
@@ -50,7 +51,7 @@ impl Quarantine {
         let failures = self.0.entry(owner.clone()).or_default();
         failures.count = failures.count.saturating_add(1);
         let nth = failures.count.checked_sub(FAILURES_MAX)?;
-        let pause = PAUSE.saturating_mul(2u32.saturating_pow(nth)).min(PAUSE_MAX);
+        let pause = backoff(PAUSE, nth, PAUSE_MAX);
         failures.until = Some(now + pause);
         Some(pause)
     }

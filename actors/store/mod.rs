@@ -31,6 +31,7 @@ mod holdings;
 mod inspect;
 mod jobs;
 mod kept_files;
+pub(crate) mod ledger;
 mod live;
 mod log_writer;
 mod mcp_tools;

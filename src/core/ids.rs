@@ -277,8 +277,8 @@ impl SessionKey {
     /// remembered for each of them alone, since each belongs to other people.
     pub fn memory_owner(&self) -> Owner {
         match self.owner() {
-            Owner::Credential(name) if is_of_many(&name) => {
-                Owner::Credential(format!("{name}/{}", self.local()).into())
+            owner if owner.is_channel() => {
+                Owner::Credential(format!("{}/{}", owner.as_str(), self.local()).into())
             }
             owner => owner,
         }
@@ -478,11 +478,6 @@ pub enum Owner {
     Credential(Arc<str>),
 }
 
-/// Whether many people write in the sessions of the owner of this name, each in their own.
-fn is_of_many(name: &str) -> bool {
-    name == Owner::BUS || name.starts_with(OF_CHANNEL)
-}
-
 impl Owner {
     /// That of the sessions in which people write over the bus.
     pub const BUS: &'static str = "bus";
@@ -502,7 +497,7 @@ impl Owner {
 
     /// Whether it is one of these: many people write in its sessions, each in their own.
     pub fn is_channel(&self) -> bool {
-        matches!(self, Self::Credential(name) if is_of_many(name))
+        matches!(self, Self::Credential(name) if &**name == Self::BUS || name.starts_with(OF_CHANNEL))
     }
 
     /// It in a sentence.

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+/// The pause after something failed once more, `failed` times before: `first`, twice as long each time, `most` at most.
+pub fn backoff(first: Duration, failed: u32, most: Duration) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(failed)).min(most)
+}
+
 /// A point in time: milliseconds since the Unix epoch, UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
@@ -44,6 +49,13 @@ impl Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_doubles_up_to_the_longest() {
+        let (first, most) = (Duration::from_millis(500), Duration::from_secs(15));
+        let pauses = [0, 1, 4, 5, u32::MAX].map(|failed| backoff(first, failed, most).as_millis());
+        assert_eq!(pauses, [500, 1000, 8000, 15_000, 15_000]);
+    }
 
     #[test]
     fn times_are_written_whatever_they_are() {

@@ -122,23 +122,24 @@ fn described(bus: &Value, now_ms: u64) -> String {
         ("", Some(said)),
         ("last error", failed),
     ];
-    let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    rows.map(|(name, value)| format!("{name:<14}{}", one_line(&value, 2000))).collect::<Vec<_>>().join("\n")
+    print::details(14, rows).join("\n")
 }
 
 /// One dead letter with what it says.
 fn whole(letter: &Value, now_ms: u64) -> String {
     let age = ago(letter.number("at_ms"), now_ms);
-    let mut lines: Vec<String> = [
-        ("letter", letter.number("letter").to_string()),
-        ("subject", letter.text("subject").to_owned()),
-        ("id", letter.text("id").to_owned()),
-        ("reason", letter.text("reason").to_owned()),
-        ("deliveries", letter.number("deliveries").to_string()),
-        ("dead since", age),
-    ]
-    .map(|(name, value)| format!("{name:<12}{}", one_line(&value, 1000)))
-    .into();
+    let mut lines = print::details(
+        12,
+        [
+            ("letter", letter.number("letter").to_string()),
+            ("subject", letter.text("subject").to_owned()),
+            ("id", letter.text("id").to_owned()),
+            ("reason", letter.text("reason").to_owned()),
+            ("deliveries", letter.number("deliveries").to_string()),
+            ("dead since", age),
+        ]
+        .map(|(name, value)| (name, Some(value))),
+    );
     lines.extend(letter.list("headers").iter().map(|header| {
         let part = |nth: usize| one_line(header[nth].as_str().unwrap_or_default(), 300);
         format!("header      {}: {}", part(0), part(1))

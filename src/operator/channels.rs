@@ -129,9 +129,7 @@ fn described(channel: &Value, now_ms: u64) -> String {
         ("since start", Some(done)),
         ("last error", failed),
     ];
-    let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let mut lines: Vec<String> =
-        rows.map(|(name, value)| format!("{name:<12}{}", one_line(&value, 2000))).collect();
+    let mut lines = print::details(12, rows);
     for answer in channel.list("unsent") {
         let made = answer["made_ms"].as_u64().map(|at| ago(at, now_ms)).unwrap_or_default();
         lines.push(format!(

@@ -147,9 +147,7 @@ fn described(server: &Value, now_ms: u64) -> String {
         ("starts", Some(server.number("starts").to_string())),
         ("last error", failed),
     ];
-    let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let mut lines: Vec<String> =
-        rows.map(|(name, value)| format!("{name:<12}{}", one_line(&value, 2000))).collect();
+    let mut lines = print::details(12, rows);
     for tool in server.list("tools") {
         let (name, state) = (one_line(tool.text("tool"), 200), tool.text("state"));
         if state.starts_with("held") {

@@ -251,10 +251,7 @@ fn described(plugin: &Value, now_ms: u64) -> String {
         ("last error", failed),
         ("restarts", number("restarts").map(|restarts| restarts.to_string())),
     ];
-    let lines = rows
-        .into_iter()
-        .filter_map(|(name, value)| value.map(|value| format!("{name:<12}{}", one_line(&value, 2000))));
-    lines.collect::<Vec<_>>().join("\n")
+    print::details(12, rows).join("\n")
 }
 
 #[cfg(test)]

@@ -7,12 +7,21 @@ use super::table::{Cell, table};
 use crate::admin_client::ask;
 use crate::cli::Global;
 use crate::exit::Failure;
-use crate::terminal::{json_line, put, say, tell};
+use crate::terminal::{json_line, one_line, put, say, tell};
 use crate::when::now_ms;
 
 /// Prints one answer.
 pub(super) fn answer(global: &Global, answer: &Value, words: impl FnOnce(&Value) -> String) {
     say(&if global.json { json_line(answer) } else { words(answer) });
+}
+
+/// What is known of one thing, a line each: its name in a column of this width, and its value.
+pub(super) fn details<'a>(
+    width: usize,
+    rows: impl IntoIterator<Item = (&'a str, Option<String>)>,
+) -> Vec<String> {
+    let known = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    known.map(|(name, value)| format!("{name:<width$}{}", one_line(&value, 2000))).collect()
 }
 
 /// Asks the daemon to do something and prints its answer.

@@ -91,9 +91,7 @@ fn described(skill: &Value) -> String {
         ("would use", some("allowed_tools")),
         ("agents", Some(agents.collect::<Vec<_>>().join(", "))),
     ];
-    let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let mut lines: Vec<String> =
-        rows.map(|(name, value)| format!("{name:<12}{}", one_line(&value, 2000))).collect();
+    let mut lines = print::details(12, rows);
     for problem in skill.list("problems") {
         let word = if problem["is_fatal"] == true { "broken" } else { "warning" };
         lines.push(format!("{word:<12}{}", one_line(&in_words(problem), 2000)));

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::fault::Fault;
 use super::model::ModelRef;
-use crate::time::Timestamp;
+use crate::time::{Timestamp, backoff};
 
 /// So many failures in a row set a model aside.
 pub const FAILURES_MAX: u32 = 3;
@@ -80,7 +80,7 @@ impl Breakers {
         breaker.fault = fault;
         let is_at_once = fault.is_of_key() || fault == Fault::Misconfigured || wanted.is_some();
         if breaker.failures >= FAILURES_MAX || is_at_once {
-            let own = PAUSE.saturating_mul(2u32.saturating_pow(breaker.opened)).min(PAUSE_MAX);
+            let own = backoff(PAUSE, breaker.opened, PAUSE_MAX);
             let pause = wanted.map_or(own, |wanted| wanted.min(PAUSE_MAX).max(Duration::from_secs(1)));
             breaker.opened = breaker.opened.saturating_add(1);
             // One that is let through and fails opens it again.

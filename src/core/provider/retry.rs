@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use super::fault::Fault;
 
+use crate::time::backoff;
+
 /// How often, and how patiently, one model is asked again before the next one is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
@@ -30,7 +32,7 @@ impl Retries {
             return None;
         }
         let share = f64::from(random) / f64::from(u32::MAX);
-        let own = self.pause.saturating_mul(2u32.saturating_pow(asked)).min(self.pause_max);
+        let own = backoff(self.pause, asked, self.pause_max);
         match wanted {
             Some(wanted) if wanted > self.pause_max => None,
             Some(wanted) => Some(wanted.max(own / 2) + own.mul_f64(share / 4.0)),

@@ -226,11 +226,6 @@ impl Adapter {
         });
     }
 
-    /// All answers that are in the stream, in order, as they are there.
-    pub fn answers(&self) -> Vec<Answer> {
-        self.messages("EXOCLAW_OUT")
-    }
-
     /// How many messages a stream has.
     pub fn count(&self, stream: &str) -> u64 {
         self.wait(async {
@@ -238,10 +233,10 @@ impl Adapter {
         })
     }
 
-    /// All messages of a stream that takes consumers.
-    pub fn messages(&self, stream: &str) -> Vec<Answer> {
+    /// All answers that are in the stream, in order, as they are there.
+    pub fn answers(&self) -> Vec<Answer> {
         self.wait(async {
-            let Ok(stream) = self.js.get_stream(stream).await else { return Vec::new() };
+            let Ok(stream) = self.js.get_stream("EXOCLAW_OUT").await else { return Vec::new() };
             let count = stream.get_info().await.map_or(0, |info| info.state.messages);
             let config = pull::Config { ack_policy: AckPolicy::None, ..pull::Config::default() };
             let Ok(consumer) = stream.create_consumer(config).await else { return Vec::new() };
