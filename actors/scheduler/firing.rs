@@ -34,7 +34,7 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::{Asker, cost};
 use crate::runtime::say::Say;
-use crate::store::{FindRun, JobChange, ReadJobs, WriteJobs};
+use crate::store::{FindRun, JobWrite, ReadJobs, WriteJobs};
 
 /// Which firing: its job, and when it was due.
 pub(super) type FiringId = (JobId, Timestamp);
@@ -159,8 +159,8 @@ impl Scheduler {
                 firing.state = FiringState::Skipped(why.clone());
                 firing.ended = Some(clock::wall());
             }
-            let put = JobChange::Put(Box::new(job));
-            let enter = JobChange::Enter(Box::new(firing.clone()));
+            let put = JobWrite::Put(Box::new(job));
+            let enter = JobWrite::Enter(Box::new(firing.clone()));
             ask(&store, WriteJobs(vec![put, enter])).await.flatten()?;
             Ok((firing, ready))
         };
@@ -491,9 +491,9 @@ impl Scheduler {
 
     fn write_end(&mut self, key: &FiringId, ctx: &mut Context<Self>) {
         let Some(running) = self.running.get(key) else { return };
-        let mut changes = vec![JobChange::Settle(Box::new(running.firing.clone()))];
+        let mut changes = vec![JobWrite::Settle(Box::new(running.firing.clone()))];
         if self.is_gone_after(running) {
-            changes.push(JobChange::Remove(key.0.clone()));
+            changes.push(JobWrite::Remove(key.0.clone()));
         }
         let (store, key) = (self.setup.store.clone(), key.clone());
         let written = async move { ask(&store, WriteJobs(changes)).await.flatten() };

@@ -41,7 +41,7 @@ use crate::runtime::dispatch::Request;
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
 use crate::runtime::say::Say;
-use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
+use crate::store::{Health, JobWrite, ReadJobs, Store, WriteJobs};
 use firing::{By, FiringId, Running};
 
 /// Firings that may go on at once, but for those that somebody asks for.
@@ -181,7 +181,7 @@ impl Scheduler {
     }
 
     /// Makes the built-in jobs what the configuration asks for; what is to be written of that.
-    fn build_in(&mut self, config: &config::Scheduler) -> Result<Vec<JobChange>, Error> {
+    fn build_in(&mut self, config: &config::Scheduler) -> Result<Vec<JobWrite>, Error> {
         let cron = config.new_session_cron.as_deref();
         let zone = cron.map(|_| (self.setup.zone)()).unwrap_or_default();
         let wanted =
@@ -190,7 +190,7 @@ impl Scheduler {
         for entry in self.jobs.values_mut().filter(|entry| entry.job.is_built_in() && entry.job.is_enabled) {
             if !wanted.iter().any(|job| job.id == entry.job.id) {
                 entry.job.is_enabled = false;
-                changes.push(JobChange::Put(Box::new(entry.job.clone())));
+                changes.push(JobWrite::Put(Box::new(entry.job.clone())));
             }
         }
         for job in wanted {
@@ -201,10 +201,10 @@ impl Scheduler {
                         && is_same(&entry.job.schedule, &job.schedule) => {}
                 Some(entry) => {
                     entry.job = job.clone();
-                    changes.push(JobChange::Put(Box::new(job)));
+                    changes.push(JobWrite::Put(Box::new(job)));
                 }
                 None => {
-                    changes.push(JobChange::Put(Box::new(job.clone())));
+                    changes.push(JobWrite::Put(Box::new(job.clone())));
                     self.jobs.insert(job.id.clone(), Entry::new(job, None));
                 }
             }

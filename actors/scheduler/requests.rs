@@ -19,7 +19,7 @@ use super::{ASKED_MAX, Entry, Scheduler, no_such};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
-use crate::store::{JobChange, ReadFirings, WriteJobs};
+use crate::store::{JobWrite, ReadFirings, WriteJobs};
 
 /// Of so many times of a job it is looked how close they are.
 const GAPS: usize = 64;
@@ -197,7 +197,7 @@ impl Scheduler {
         reply: impl FnOnce(job::JobView) -> JobReply + 'static,
     ) {
         let store = self.setup.store.clone();
-        let change = JobChange::Put(Box::new(job.clone()));
+        let change = JobWrite::Put(Box::new(job.clone()));
         let before = self.jobs.get(&job.id).map(|entry| entry.job.clone());
         // At once, so that what is asked meanwhile builds on it; the store keeps the order.
         let is_new = before.is_none();
@@ -235,7 +235,7 @@ impl Scheduler {
             Err(error) => return asker.reply(Err(error)),
         };
         let store = self.setup.store.clone();
-        let change = JobChange::Remove(job.id.clone());
+        let change = JobWrite::Remove(job.id.clone());
         let written = async move { ask(&store, WriteJobs(vec![change])).await.flatten() };
         ctx.spawn(written.into_actor(self).map(move |written, scheduler, ctx| {
             if let Err(error) = written {

@@ -225,8 +225,8 @@ fn agent(row: &Row<'_>) -> Result<Agent, Failure> {
         ErrorCode::from_name(&code).unwrap_or(ErrorCode::Internal).error(why.unwrap_or_default())
     });
     let name: String = row.get("phase")?;
-    let over = [AgentState::Completed, AgentState::Failed, AgentState::Stopped];
-    let phase = match (&*name, over.into_iter().find(|state| state.name() == name)) {
+    let over = AgentState::from_name(&name).filter(|state| state.is_over());
+    let phase = match (&*name, over) {
         (_, Some(state)) => Phase::Over { state, why, settling },
         ("waiting", _) => Phase::Waiting,
         ("turn", _) => Phase::Turn { content: row.get("prompt")?, mail: row.number_if_any("mail")? },
@@ -261,14 +261,7 @@ fn team(row: &Row<'_>) -> Result<Team, Failure> {
     let (name, rounds): (String, u32) = (row.get("strategy")?, row.get("rounds")?);
     let strategy = Coordination::from_name(&name, Some(rounds))?;
     let name: String = row.get("state")?;
-    let states = [
-        TeamState::Forming,
-        TeamState::Active,
-        TeamState::Completed,
-        TeamState::Failed,
-        TeamState::Dissolved,
-    ];
-    let Some(state) = states.into_iter().find(|state| state.name() == name) else {
+    let Some(state) = TeamState::from_name(&name) else {
         return Err(unreadable(format_args!("a team is {name:?}")));
     };
     let members: String = row.get("members")?;

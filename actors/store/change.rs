@@ -30,6 +30,11 @@ pub(super) trait Change: Debug + Send + 'static {
         None
     }
 
+    /// Whether it is tried once more after it failed alone, and not because of the disk.
+    fn is_tried_again(&self) -> bool {
+        false
+    }
+
     /// Applies it in the transaction that is open.
     fn apply(&self, writer: &mut Writer, live: &mut Live) -> Result<(), Failure>;
 }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use actix::Message;
 use clawmux_core::channel::admission::Code;
+use clawmux_core::channel::change::{ChannelChange, Saying, SendState, Words};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::time::Timestamp;
 use rusqlite::{Transaction, params};
@@ -47,75 +48,6 @@ pub struct WriteChannel {
     pub now: Timestamp,
     /// What.
     pub changes: Vec<ChannelChange>,
-}
-
-/// One of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChannelChange {
-    /// A platform said this.
-    Receive(String),
-    /// The adapter has asked its platform up to here.
-    Advance(String),
-    /// The adapter made these messages of what a platform said, each with its id there. Those that are known are
-    /// left out.
-    Parsed(i64, Vec<(Option<String>, String)>),
-    /// A message, or what no adapter understands, is done with.
-    Taken(i64),
-    /// Something is to be said.
-    Say(Saying),
-    /// The same, once: nothing where it is known by this already, among the ids of messages.
-    SayOnce(String, Saying),
-    /// Something is known by this from now on, among the ids of messages.
-    Remember(String),
-    /// Nothing is known by this any more.
-    Unremember(String),
-    /// An adapter made these requests, as JSON, of an answer.
-    Formatted(i64, String),
-    /// How far an answer is.
-    Send(i64, SendState),
-    /// An answer is done with.
-    Sent(i64),
-    /// Somebody is let in.
-    LetIn(String),
-    /// Somebody is let in no more.
-    ShutOut(String),
-    /// Somebody was told a code.
-    Tell(String, String),
-    /// A code is no longer good.
-    Forget(String),
-}
-
-/// Something that is to be said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Saying {
-    /// The conversation it is for.
-    pub conversation: String,
-    /// Where it goes, in the channel's words.
-    pub address: String,
-    /// What is said.
-    pub words: Words,
-}
-
-/// What is said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Words {
-    /// This, as [`ChannelAnswer`](clawmux_core::conversation::outbox::ChannelAnswer) is kept.
-    Answer(String),
-    /// What an adapter has made of it, as JSON.
-    Requests(String),
-}
-
-/// How far an answer is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SendState {
-    /// So many of its requests were carried out; the next one is to be sent.
-    Waits(usize),
-    /// The next one is being sent.
-    Sending,
-    /// The next one was not carried out, and never will be.
-    Failed(String),
-    /// Whether it was, nobody knows.
-    Unknown(String),
 }
 
 /// What is in an inbox.

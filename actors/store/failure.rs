@@ -97,11 +97,6 @@ pub(super) fn is_unreadable(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// A fault of this module or of its caller: nothing of the append was applied.
-pub(super) fn refused(why: impl std::fmt::Display) -> Error {
-    ErrorCode::Internal.error(format!("the store refused an append: {why}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use clawmux_core::ids::{JobId, RunId, SessionKey};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::schedule::job::{FIRINGS_MAX, Firing, FiringState, Job, Task};
+use clawmux_core::schedule::job::{FIRINGS_MAX, Firing, FiringState, Job, JobWrite, Task};
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
@@ -25,39 +25,12 @@ use super::query::Query;
 use super::reader::Reader;
 use super::writer::Writer;
 
-/// What a change counts besides its text, in bytes.
-const CHANGE_BYTES: usize = 512;
-
-/// A change of what is kept of jobs.
-#[derive(Clone, Debug, PartialEq)]
-pub enum JobChange {
-    /// A job, new or as it is now.
-    Put(Box<Job>),
-    /// A job is gone, with its firings.
-    Remove(JobId),
-    /// A firing is begun, or is over at once. There may be none of that job and time yet.
-    Enter(Box<Firing>),
-    /// A firing is as it is now; of those that are over, only the latest are kept.
-    Settle(Box<Firing>),
-}
-
-impl JobChange {
-    fn bytes(&self) -> usize {
-        CHANGE_BYTES
-            + match self {
-                Self::Put(job) => job.task.prompt.len() + job.note.as_ref().map_or(0, String::len),
-                Self::Enter(firing) | Self::Settle(firing) => firing.text.as_ref().map_or(0, String::len),
-                Self::Remove(_) => 0,
-            }
-    }
-}
-
 /// Writes down what changed of jobs, durably, all of it or nothing.
 ///
 /// Errors: `Conflict` where a firing is there already; else as [`Append`](super::Append)'s.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), Error>")]
-pub struct WriteJobs(pub Vec<JobChange>);
+pub struct WriteJobs(pub Vec<JobWrite>);
 
 /// Asks for all jobs.
 #[derive(Clone, Copy, Debug, Message)]
@@ -97,13 +70,13 @@ pub struct ReadJobTokens {
 
 impl Change for WriteJobs {
     fn bytes(&self) -> usize {
-        self.0.iter().map(JobChange::bytes).sum()
+        self.0.iter().map(JobWrite::bytes).sum()
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
         // Looked at first: what is refused leaves nothing behind.
         for change in &self.0 {
-            if let JobChange::Enter(firing) = change {
+            if let JobWrite::Enter(firing) = change {
                 let there = "SELECT 1 FROM firings WHERE job = ? AND scheduled = ?";
                 let there = writer
                     .cached(there)?
@@ -117,13 +90,13 @@ impl Change for WriteJobs {
         }
         for change in &self.0 {
             match change {
-                JobChange::Put(job) => writer.put_job(job)?,
-                JobChange::Remove(job) => {
+                JobWrite::Put(job) => writer.put_job(job)?,
+                JobWrite::Remove(job) => {
                     writer.cached("DELETE FROM jobs WHERE job = ?")?.execute([job.as_str()])?;
                     writer.cached("DELETE FROM firings WHERE job = ?")?.execute([job.as_str()])?;
                     writer.cached("DELETE FROM job_days WHERE job = ?")?.execute([job.as_str()])?;
                 }
-                JobChange::Enter(firing) => {
+                JobWrite::Enter(firing) => {
                     writer.cached(
                         "INSERT INTO firings (job, scheduled, manual, begun, state) VALUES (?, ?, ?, ?, '')",
                     )?
@@ -135,7 +108,7 @@ impl Change for WriteJobs {
                     ])?;
                     writer.settle_firing(firing)?;
                 }
-                JobChange::Settle(firing) => writer.settle_firing(firing)?,
+                JobWrite::Settle(firing) => writer.settle_firing(firing)?,
             }
         }
         Ok(())
@@ -425,16 +398,16 @@ mod tests {
         Firing { ended, state, run: Some("r".into()), text: Some("done".into()), usage, ..firing }
     }
 
-    async fn write(store: &actix::Addr<Store>, changes: Vec<JobChange>) -> Result<(), Error> {
+    async fn write(store: &actix::Addr<Store>, changes: Vec<JobWrite>) -> Result<(), Error> {
         store.send(WriteJobs(changes)).await.unwrap()
     }
 
-    fn enter(firing: &Firing) -> JobChange {
-        JobChange::Enter(Box::new(firing.clone()))
+    fn enter(firing: &Firing) -> JobWrite {
+        JobWrite::Enter(Box::new(firing.clone()))
     }
 
-    fn settle(firing: &Firing) -> JobChange {
-        JobChange::Settle(Box::new(firing.clone()))
+    fn settle(firing: &Firing) -> JobWrite {
+        JobWrite::Settle(Box::new(firing.clone()))
     }
 
     #[actix::test]
@@ -445,7 +418,7 @@ mod tests {
         let cron = Plan::Cron { expression: "30 2 * * 1".into(), zone: None };
         let every = Plan::Every { every: Duration::from_millis(90_500), anchor: None };
         let jobs = [job("a", cron), job("b", every), job("c", Plan::At(NOW.after(Duration::from_secs(5))))];
-        let put = |job: &Job| JobChange::Put(Box::new(job.clone()));
+        let put = |job: &Job| JobWrite::Put(Box::new(job.clone()));
         write(&store, jobs.iter().map(put).collect()).await.unwrap();
         let (one, other) = (firing("a", 1), firing("a", 2));
         write(&store, vec![enter(&one)]).await.unwrap();
@@ -472,7 +445,7 @@ mod tests {
         assert_eq!(kept.last, [done.clone(), skipped]);
         let asked = ReadFirings { jobs: vec!["a".into()], limit: 9 };
         assert_eq!(store.send(asked).await.unwrap().unwrap(), [other, done]);
-        write(&store, vec![JobChange::Remove("a".into())]).await.unwrap();
+        write(&store, vec![JobWrite::Remove("a".into())]).await.unwrap();
         let kept = store.send(ReadJobs).await.unwrap().unwrap();
         assert_eq!((kept.jobs.len(), kept.open.len(), kept.last.len()), (2, 0, 1));
     }

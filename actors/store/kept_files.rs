@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use actix::Message;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::Owner;
-use clawmux_core::memory::file::{FileAbout, FileId, FileRow, UploadId};
+use clawmux_core::memory::file::{FileAbout, FileChange, FileId, FileRow, UploadId};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::change::Change;
@@ -32,17 +32,6 @@ pub struct WriteFile {
     pub change: FileChange,
     /// Whether a power cut must not take it.
     pub durable: bool,
-}
-
-/// What changes of a file.
-#[derive(Clone, Debug)]
-pub enum FileChange {
-    /// It is begun.
-    Begin(FileRow),
-    /// It is like this now; one that is not there stays so.
-    Put(FileRow),
-    /// It is no more.
-    Remove(FileId),
 }
 
 /// Asks for a file.

@@ -81,6 +81,20 @@ impl Live {
         fresh
     }
 
+    /// Has a run's text be this, whatever was said here; none = there is none of it.
+    pub(super) fn replace(
+        &mut self,
+        session: &SessionKey,
+        (row, run): (i64, &RunId),
+        segments: Option<Vec<Segment>>,
+    ) {
+        let pages = self.take(session, row).map(|run| run.pages).unwrap_or_default();
+        if let Some(segments) = segments.filter(|segments| !segments.is_empty()) {
+            let run = LiveRun { row, run: run.clone(), segments, pages };
+            self.sessions.entry(session.clone()).or_default().push(run);
+        }
+    }
+
     /// Takes out a run's text, if there is some.
     pub(super) fn take(&mut self, session: &SessionKey, row: i64) -> Option<LiveRun> {
         let runs = self.sessions.get_mut(session)?;

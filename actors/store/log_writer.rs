@@ -1,7 +1,6 @@
 //! The way of a change to the writer, and the changes of sessions.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use actix::{Handler, Message, ResponseFuture};
@@ -16,6 +15,7 @@ use tokio::sync::oneshot;
 use super::change::Change;
 use super::failure::Failure;
 use super::figures::Figures;
+use super::journal::Journal;
 use super::live::Live;
 use super::writer::{PendingChange, Writer};
 use super::{Health, Holdings, RecordCall, Store, answered, closed, full};
@@ -106,8 +106,8 @@ impl Change for Deletion {
         Some(&self.session)
     }
 
-    fn apply(&self, writer: &mut Writer, live: &mut Live) -> Result<(), Failure> {
-        writer.delete(live, self)
+    fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        writer.delete(self)
     }
 }
 
@@ -116,7 +116,7 @@ impl Change for Deletion {
 #[derive(Clone, Debug)]
 pub struct LogWriter {
     /// None once the store has stopped.
-    pub(super) writer: Arc<RwLock<Option<SyncSender<PendingChange>>>>,
+    pub(super) journal: Arc<RwLock<Option<Box<dyn Journal>>>>,
     pub(super) figures: Arc<Figures>,
     pub(super) holdings: Holdings,
 }
@@ -184,8 +184,8 @@ impl LogWriter {
 
     pub(super) fn write(&self, change: impl Change) -> ResponseFuture<Result<(), Error>> {
         let refuse = |error| -> ResponseFuture<_> { Box::pin(std::future::ready(Err(error))) };
-        let writer = self.writer.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(writer) = &*writer else { return refuse(closed()) };
+        let journal = self.journal.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(journal) = &*journal else { return refuse(closed()) };
         let bytes = change.bytes();
         let waiting = self.figures.queue_bytes.fetch_add(bytes, Relaxed);
         let (done, answer) = oneshot::channel();
@@ -194,14 +194,11 @@ impl LogWriter {
         } else {
             // Counted first, so that the writer never counts down what was not counted up.
             self.figures.queue.fetch_add(1, Relaxed);
-            let sent = writer.try_send(PendingChange { change: Box::new(change), bytes, done });
-            if sent.is_err() {
+            let taken = journal.take(PendingChange { change: Box::new(change), bytes, done });
+            if taken.is_err() {
                 self.figures.queue.fetch_sub(1, Relaxed);
             }
-            sent.map_err(|error| match error {
-                TrySendError::Full(_) => full("writes"),
-                TrySendError::Disconnected(_) => closed(),
-            })
+            taken
         };
         if let Err(error) = sent {
             self.figures.queue_bytes.fetch_sub(bytes, Relaxed);
@@ -212,6 +209,6 @@ impl LogWriter {
 
     /// Refuses all that comes from now on, from every clone too.
     pub(super) fn put_down(&self) {
-        *self.writer.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.journal.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }

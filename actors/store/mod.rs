@@ -30,6 +30,7 @@ mod health;
 mod holdings;
 mod inspect;
 mod jobs;
+mod journal;
 mod kept_files;
 pub(crate) mod ledger;
 mod live;
@@ -42,6 +43,7 @@ mod probe;
 mod query;
 mod reader;
 mod readmitted;
+mod replay;
 mod restore;
 mod schema;
 mod tokens;
@@ -57,12 +59,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, WrapFuture};
+pub use clawmux_core::channel::change::{ChannelChange, Saying, SendState, Words};
 pub use clawmux_core::conversation::log::segment::SEGMENT_BYTES_MAX;
 pub use clawmux_core::daemon::operator::{
     BackupReport, Listed, ListedMemory, MemoryTotals, Place, UsageGroup, UsageShare,
 };
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::Owner;
+pub use clawmux_core::memory::file::FileChange;
+pub use clawmux_core::schedule::job::JobWrite;
+pub use clawmux_core::tools::plugin::PluginNamespace;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -70,6 +76,7 @@ use tokio::time::timeout;
 use crate::runtime::observe::{Observe, Observed};
 use backup::RunningBackup;
 use files::Files;
+use journal::Local;
 use live::Shared;
 use reader::Reader;
 use reader::questions::Questions;
@@ -78,17 +85,14 @@ use writer::Writer;
 pub use agents::{KeptAgents, ReadAgents, WriteAgents};
 pub use audit::{Audited, RecordCall, audit};
 pub use backup::{Backup, copy};
-pub use channels::{
-    ChannelChange, ChannelState, InboxRow, IsRemembered, OutboxRow, ReadChannel, ReadOutbox, Saying,
-    SendState, Words, WriteChannel,
-};
+pub use channels::{ChannelState, InboxRow, IsRemembered, OutboxRow, ReadChannel, ReadOutbox, WriteChannel};
 pub use devices::{Devices, ReadDevices, WriteDevices};
 pub(crate) use figures::Figures;
 pub use health::Health;
 pub use holdings::{Coming, Holdings};
 pub use inspect::{Finding, Severity, inspect};
-pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
-pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
+pub use jobs::{KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
+pub use kept_files::{FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use log_writer::{Append, Delete, LogWriter};
 pub use mcp_tools::{AgreeToTools, AgreedTools, ReadAgreedTools};
 pub use memories::{
@@ -96,7 +100,7 @@ pub use memories::{
     ReadLearningTokens, ReadMemory, ReadMemoryTotals, ReadUnembedded, Recall, Remember, SpendOnLearning,
     Unembedded,
 };
-pub use plugin_values::{ListPluginKeys, PluginNamespace, ReadPluginValue, WritePluginValue};
+pub use plugin_values::{ListPluginKeys, ReadPluginValue, WritePluginValue};
 pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Stick;
@@ -107,6 +111,7 @@ pub use reader::{
     ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused, WAITING_BYTES_MAX, exported,
 };
 pub use readmitted::{Credential, Readmitted};
+pub use replay::{Position, ReadPosition, Replay, Replayed};
 pub use restore::{Restored, restore};
 pub use tokens::{ReadEstate, ReadTokens, WriteTokens, has_issued};
 pub use usage::{BeginCall, ReadCaches, ReadSpent, RecordUsage, UsageBy, UsageDays, UsageSince};
@@ -193,7 +198,7 @@ impl Store {
         let asked = Arc::clone(&questions);
         let reader = spawn("clawmux-log-read", move || asked.answer(reader))?;
         let log_writer = LogWriter {
-            writer: Arc::new(RwLock::new(Some(writes))),
+            journal: Arc::new(RwLock::new(Some(Box::new(Local(writes))))),
             figures: Arc::clone(&figures),
             holdings,
         };
@@ -223,7 +228,7 @@ impl Store {
             .await
             .map_err(|_| ErrorCode::Internal.error("the store's reader ended while it opened it"))??;
         let log_writer = LogWriter {
-            writer: Arc::new(RwLock::new(None)),
+            journal: Arc::new(RwLock::new(None)),
             figures: Arc::clone(&figures),
             holdings: Holdings::default(),
         };

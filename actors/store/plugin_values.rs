@@ -1,11 +1,8 @@
 //! What plugins keep: values by key, in namespaces that are apart for each owner and agent.
 
-use std::fmt;
-
 use actix::Message;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::Owner;
-use clawmux_core::tools::plugin::{LISTED_MAX, QUOTA_BYTES, QUOTA_KEYS};
+use clawmux_core::tools::plugin::{LISTED_MAX, PluginNamespace, QUOTA_BYTES, QUOTA_KEYS};
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::change::Change;
@@ -15,23 +12,6 @@ use super::live::Live;
 use super::query::Query;
 use super::reader::Reader;
 use super::writer::Writer;
-
-/// A namespace of one owner and one agent.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PluginNamespace {
-    /// Whose sessions it is for.
-    pub owner: Owner,
-    /// The agent of these sessions.
-    pub agent: String,
-    /// The namespace's name.
-    pub name: String,
-}
-
-impl fmt::Debug for PluginNamespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.owner.as_str(), self.agent, self.name)
-    }
-}
 
 /// Asks for the value of a key, which is JSON; none where it has none.
 #[derive(Clone, Debug, Message)]
@@ -163,6 +143,7 @@ mod tests {
     use super::*;
     use crate::store::{Stop, Store};
     use actix::{Actor, Addr};
+    use clawmux_core::ids::Owner;
     use clawmux_core::tools::plugin::VALUE_BYTES_MAX;
 
     fn namespace(owner: &str, agent: &str, name: &str) -> PluginNamespace {

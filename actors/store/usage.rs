@@ -7,6 +7,7 @@ use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::daemon::command::DayUsage;
 use clawmux_core::daemon::operator::{CacheShare, UsageGroup, UsageShare};
 use clawmux_core::error::Error;
+use clawmux_core::ids::SessionKey;
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::prefix::Changed;
 use clawmux_core::provider::price::Money;
@@ -232,30 +233,32 @@ impl Writer {
 }
 
 /// Counts the calls as spent that were under way when the daemon before this one was gone, each with what
-/// was reserved for it: what its provider counted nobody knows, but it is no more. Says how many it were.
-pub(super) fn count_interrupted(db: &mut Connection) -> rusqlite::Result<usize> {
-    let tx = db.transaction()?;
-    tx.execute_batch(
+/// was reserved for it: what its provider counted nobody knows, but it is no more. Those of one session, or all. Says
+/// how many it were.
+pub(super) fn count_interrupted(db: &Connection, session: Option<&SessionKey>) -> rusqlite::Result<usize> {
+    let session = session.map(SessionKey::as_str);
+    for sql in [
         "INSERT INTO usage
                 (session, run, agent, owner, provider, model, input_tokens, output_tokens, cost, at, interrupted)
-            SELECT session, run, agent, owner, provider, model, input_tokens, output_tokens, cost, at, 1 FROM calls;
-         INSERT INTO usage_days
+            SELECT session, run, agent, owner, provider, model, input_tokens, output_tokens, cost, at, 1
+            FROM calls WHERE ?1 IS NULL OR session = ?1 ORDER BY id",
+        "INSERT INTO usage_days
             SELECT at / 86400000, owner, agent, provider, model, count(*), sum(cost IS NULL), sum(input_tokens),
                 sum(output_tokens), 0, 0, coalesce(sum(cost), 0), max(at)
-            FROM calls WHERE true GROUP BY 1, 2, 3, 4, 5
+            FROM calls WHERE ?1 IS NULL OR session = ?1 GROUP BY 1, 2, 3, 4, 5
             ON CONFLICT (day, owner, agent, provider, model) DO UPDATE SET calls = calls + excluded.calls,
                 unpriced = unpriced + excluded.unpriced, input_tokens = input_tokens + excluded.input_tokens,
                 output_tokens = output_tokens + excluded.output_tokens, cost = cost + excluded.cost,
-                last = max(last, excluded.last);
-         UPDATE sessions SET input_tokens = sessions.input_tokens + c.input,
+                last = max(last, excluded.last)",
+        "UPDATE sessions SET input_tokens = sessions.input_tokens + c.input,
                 output_tokens = sessions.output_tokens + c.output, cost = sessions.cost + c.cost
             FROM (SELECT session, sum(input_tokens) AS input, sum(output_tokens) AS output,
-                      coalesce(sum(cost), 0) AS cost FROM calls GROUP BY session) c
-            WHERE sessions.key = c.session;",
-    )?;
-    let calls = tx.execute("DELETE FROM calls", [])?;
-    tx.commit()?;
-    Ok(calls)
+                      coalesce(sum(cost), 0) AS cost FROM calls WHERE ?1 IS NULL OR session = ?1 GROUP BY session) c
+            WHERE sessions.key = c.session",
+    ] {
+        db.prepare_cached(sql)?.execute([session])?;
+    }
+    db.prepare_cached("DELETE FROM calls WHERE ?1 IS NULL OR session = ?1")?.execute([session])
 }
 
 /// The columns of a [`Tally`], as `usage_days` has them.

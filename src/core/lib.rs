@@ -16,6 +16,8 @@
 //! | [`provider`] | the wire formats of model providers, and budgets |
 //! | [`conversation`] | one conversation: its event log, its queue, its run, who follows it |
 //! | [`bus`] | messages and answers on the bus, and the order of a peer's |
+//! | [`replica`] | the changes of a store as records, which several daemons apply alike |
+//! | [`cluster`] | several daemons over one log: who owns a session, and how that is fenced |
 //! | [`schedule`] | what is done without anybody asking, and when it is due |
 //! | [`agents`] | agents put to work for a session, alone and together |
 //! | [`config`] | the configuration: raw, then validated |
@@ -30,6 +32,7 @@ pub mod agents;
 pub mod area;
 pub mod bus;
 pub mod channel;
+pub mod cluster;
 pub mod config;
 pub mod conversation;
 pub mod daemon;
@@ -44,6 +47,7 @@ pub mod memory;
 pub mod principal;
 pub mod prompt;
 pub mod provider;
+pub mod replica;
 pub mod request;
 pub mod schedule;
 pub mod scope;

@@ -3,7 +3,7 @@
 //! A change that is refused must not have changed anything: so what it needs is looked at before anything is
 //! written.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use actix::{Handler, ResponseFuture};
 use clawmux_core::error::limit::Limit;
@@ -75,12 +75,28 @@ pub(in crate::store) struct Kept {
     by_operator: bool,
 }
 
+impl Kept {
+    pub(in crate::store) fn new(memory: MemoryRecord, by_operator: bool) -> Self {
+        Self { entry: Entry::of(memory), by_operator }
+    }
+}
+
 /// Several entries of one owner.
 #[derive(Debug)]
 pub(in crate::store) struct KeptTogether {
     entries: Vec<Entry>,
     /// Whether what says the same is left as it is, and a session that is not there refuses all.
     are_learned: bool,
+}
+
+impl KeptTogether {
+    pub(in crate::store) fn learned(facts: Vec<MemoryRecord>) -> Self {
+        Self { entries: facts.into_iter().map(Entry::of).collect(), are_learned: true }
+    }
+
+    pub(in crate::store) fn imported(memories: Vec<MemoryRecord>) -> Self {
+        Self { entries: memories.into_iter().map(Entry::of).collect(), are_learned: false }
+    }
 }
 
 /// So many entries more or less of one tier, with so many vectors and bytes.
@@ -96,7 +112,7 @@ impl Handler<Remember> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, Remember { memory, by_operator }: Remember, _: &mut Self::Context) -> Self::Result {
-        self.log_writer.write(Kept { entry: Entry::of(*memory), by_operator })
+        self.log_writer.write(Kept::new(*memory, by_operator))
     }
 }
 
@@ -104,8 +120,7 @@ impl Handler<Learn> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, Learn(facts): Learn, _: &mut Self::Context) -> Self::Result {
-        let entries = facts.into_iter().map(Entry::of).collect();
-        self.log_writer.write(KeptTogether { entries, are_learned: true })
+        self.log_writer.write(KeptTogether::learned(facts))
     }
 }
 
@@ -113,8 +128,7 @@ impl Handler<Import> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, Import(memories): Import, _: &mut Self::Context) -> Self::Result {
-        let entries = memories.into_iter().map(Entry::of).collect();
-        self.log_writer.write(KeptTogether { entries, are_learned: false })
+        self.log_writer.write(KeptTogether::imported(memories))
     }
 }
 
@@ -175,8 +189,9 @@ impl Change for KeptTogether {
             }
             wanted.push((entry, session));
         }
-        // They are of one owner but for an import of several, which is looked at one by one.
-        let owners: HashSet<&Owner> = wanted.iter().map(|(entry, _)| &entry.memory.owner).collect();
+        // They are of one owner but for an import of several, which is looked at one by one, in an order that every
+        // daemon of a cluster has.
+        let owners: BTreeSet<&Owner> = wanted.iter().map(|(entry, _)| &entry.memory.owner).collect();
         for owner in owners {
             let theirs = wanted.iter().filter(|(entry, _)| entry.memory.owner == *owner);
             let (entries, bytes) = theirs

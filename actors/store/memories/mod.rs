@@ -17,6 +17,7 @@ use rusqlite::params;
 use super::columns::{Columns, integer};
 use super::query::Query;
 use super::reader::Reader;
+pub(super) use keep::{Kept, KeptTogether};
 pub use recall::Recall;
 pub use record::{CountKnown, ExportMemories, ReadMemory};
 pub use spending::{ReadLearningTokens, SpendOnLearning};

@@ -1,8 +1,9 @@
 -- Written by a test with CLAWMUX_RECORD=1; see mod.rs.
 CREATE TABLE meta (
     opened INTEGER NOT NULL
-, version TEXT NOT NULL DEFAULT '', device_secret BLOB NOT NULL DEFAULT x'') STRICT;
-INSERT INTO meta VALUES (0, '', randomblob(32));
+, version TEXT NOT NULL DEFAULT '', device_secret BLOB NOT NULL DEFAULT x'', applied INTEGER NOT NULL DEFAULT 0, digest BLOB NOT NULL                        -- over all records up to it
+    DEFAULT x'0000000000000000000000000000000000000000000000000000000000000000', sessions INTEGER NOT NULL DEFAULT 0) STRICT;
+INSERT INTO meta VALUES (0, '', randomblob(32), 0, X'0000000000000000000000000000000000000000000000000000000000000000', 0);
 CREATE TABLE sessions (
     id            INTEGER PRIMARY KEY,
     key           TEXT NOT NULL UNIQUE,
@@ -418,3 +419,8 @@ CREATE TABLE outbox (
     error        TEXT
 ) STRICT;
 CREATE INDEX outbox_order ON outbox (channel, id);
+CREATE TABLE positions (
+    subject TEXT PRIMARY KEY,                       -- in the log of a cluster
+    last    INTEGER NOT NULL,                       -- the last record under it
+    token   INTEGER NOT NULL                        -- the highest token of one
+) STRICT, WITHOUT ROWID;

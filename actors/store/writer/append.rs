@@ -3,26 +3,27 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome, Streamed};
+use clawmux_core::conversation::log::check::{self, refused};
 use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::conversation::log::{page, record};
 use clawmux_core::conversation::outbox::ToSay;
 use clawmux_core::conversation::window::Window;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::limits::quota::ROW_BYTES;
 use clawmux_core::prompt::answer_to::AnswerTo;
 use clawmux_core::prompt::attachment::Attachment;
+use clawmux_core::replica::Appended;
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::{OpenRun, State, Writer};
-use crate::store::Append;
-use crate::store::channels::{Saying, Words};
 use crate::store::columns::{Columns, integer, number, time};
-use crate::store::failure::{Failure, refused};
+use crate::store::failure::Failure;
 use crate::store::live::{Live, Place};
 use crate::store::log_writer::Deletion;
 use crate::store::schema::{HAS_ANSWER, Progress};
+use crate::store::{Append, Saying, Words};
 
 /// How many characters of the first prompt and of the last message lists have.
 const TITLE_CHARS: usize = 120;
@@ -46,133 +47,111 @@ struct Settled {
 impl Writer {
     /// Checks first and applies then, so that a refused append leaves no trace.
     pub(in crate::store) fn append(&mut self, live: &mut Live, append: &Append) -> Result<(), Failure> {
+        let Append { session, events, reserve, to_say, .. } = append;
+        let known = self.session(session, live.head(session))?;
+        let is_new = known.is_none();
+        let mut state = known.unwrap_or_else(|| State::new(session, self.opened));
+        let was_current = state.opened == self.opened;
+        // After a start numbers above the head may have been seen, but only where a run was under way whose last
+        // text did not reach the disk.
+        let may_be_seen = || !was_current && self.runs.values().any(|open| open.session == state.row);
+        check::can_reserve(*reserve)?;
+        if is_new && events.is_empty() {
+            return Err(refused("a session begins with an event").into());
+        }
+        check::numbers_follow(session, events, state.reached(), may_be_seen)?;
+        check::runs_agree(session, events, &Known { writer: self, session: state.row })?;
         self.grown = 0;
-        let known = self.session(live, &append.session)?;
-        let was_current = known.as_ref().is_some_and(|state| state.current);
-        let new = || State { row: 0, owner: append.session.owner(), head: 0, reserved: 0, current: true };
-        let mut state = known.unwrap_or_else(new);
-        self.check(append, &state)?;
-        let Some(last) = append.events.last() else {
-            if let Some(reserve) = append.reserve {
+        let Some(last) = events.last() else {
+            if let Some(reserve) = reserve {
                 state.reserved = state.reserved.max(reserve.0);
-                self.advance(&append.session, state, false)?;
+                self.advance(session, state, false)?;
             }
             return Ok(());
         };
-        if state.row == 0 {
-            state.row = self.insert_session(append)?;
+        if is_new {
+            state.row = self.insert_session(session, events)?;
         }
         let mut is_text = true;
-        for logged in append.events.iter() {
+        for logged in events.iter() {
             match (logged.event.streamed(), &logged.run) {
-                (Some(piece), Some(run)) => self.stream(live, append, run, logged, piece)?,
+                (Some(piece), Some(run)) => self.stream(live, session, run, logged, piece)?,
                 _ => {
                     is_text = false;
-                    self.insert_event(live, &append.session, state.row, logged)?;
+                    self.insert_event(live, session, state.row, logged)?;
                 }
             }
         }
-        for ToSay { to, answer } in &append.to_say {
-            let AnswerTo { channel, conversation, address } = to.clone();
-            let saying = Saying { conversation, address, words: Words::Answer(answer.to_json()) };
-            self.say(&channel, last.at, &saying)?;
-        }
+        self.say_all(to_say, last.at)?;
         state.head = last.seq.0;
-        state.reserved = state.reserved.max(append.reserve.map_or(0, |reserve| reserve.0));
-        state.current = true;
-        self.advance(&append.session, state, is_text && was_current && append.reserve.is_none())?;
-        self.figures.events.fetch_add(append.events.len() as u64, Relaxed);
-        if self.body.capacity() > BODY_BYTES_KEPT {
-            self.body = Vec::new();
-        }
+        state.reserved = state.reserved.max(reserve.map_or(0, |reserve| reserve.0));
+        state.opened = self.opened;
+        self.advance(session, state, is_text && was_current && reserve.is_none())?;
+        self.appended(events.len());
         Ok(())
     }
 
-    /// Refuses what would break the log.
-    fn check(&self, append: &Append, state: &State) -> Result<(), Failure> {
-        let refuse = |why: String| Err(Failure::Refused(refused(why)));
-        let (head, top) = (state.head, state.head.max(state.reserved));
-        let is_number = |seq: Seq| i64::try_from(seq.0).is_ok_and(|seq| seq < i64::MAX);
-        if append.reserve.is_some_and(|reserve| !is_number(reserve)) {
-            return refuse("the reserve is no number of the store".into());
+    /// The same of a record that all daemons of a cluster have, with the text of the steps that end in it. What this
+    /// daemon has of that itself plays no part.
+    pub(in crate::store) fn append_record(
+        &mut self,
+        live: &mut Live,
+        appended: &Appended,
+    ) -> Result<(), Failure> {
+        let Appended { session, settled, events, reserve, to_say } = appended;
+        let known = self.session(session, 0)?;
+        let is_new = known.is_none();
+        let mut state = known.unwrap_or_else(|| State::new(session, self.opened));
+        check::can_reserve(*reserve)?;
+        if is_new && events.is_empty() {
+            return Err(refused("a session begins with an event").into());
         }
-        let Some(first) = append.events.first() else {
-            return if state.row == 0 { refuse("a session begins with an event".into()) } else { Ok(()) };
-        };
-        // After a start numbers above `head` may have been seen, but only where a run was under way
-        // whose last text did not reach the disk; the first event then covers what was reserved.
-        let may_be_seen = || !state.current && self.runs.values().any(|open| open.session == state.row);
-        let follows = first.first_seq.0 > top
-            || (first.first_seq.0 == head + 1 && (first.seq.0 > top || !may_be_seen()));
-        let is_new = state.row == 0;
-        if !follows || (is_new && first.first_seq.0 != 1) {
-            return refuse(format!(
-                "number {} does not follow in {} (head {head}, reserved up to {})",
-                first.first_seq, append.session, state.reserved
-            ));
+        check::numbers_rise(session, events, state.reached())?;
+        check::runs_agree(session, events, &Known { writer: self, session: state.row })?;
+        check::text_is_due(session, settled, events, &Known { writer: self, session: state.row })?;
+        self.grown = 0;
+        if is_new {
+            state.row = self.insert_session(session, events)?;
         }
-        let mut next = first.first_seq;
-        let (mut begun, mut over): (Vec<&RunId>, Vec<&RunId>) = (Vec::new(), Vec::new());
-        let mut keys = Vec::new();
-        for logged in append.events.iter() {
-            let is_streamed = logged.event.streamed().is_some();
-            let covers = if is_streamed { logged.seq == next } else { logged.seq >= next };
-            if logged.first_seq != next || !covers || !is_number(logged.seq) {
-                return refuse(format!(
-                    "numbers {} to {} where {next} was due",
-                    logged.first_seq, logged.seq
-                ));
+        let mut settled: Vec<_> = settled.iter().collect();
+        for logged in events.iter() {
+            if let Some(run) = logged.run.as_ref().filter(|_| logged.event.settles()) {
+                let row = self.open_run(run)?.row;
+                let text = settled.extract_if(.., |(of, _)| of == run).next();
+                live.replace(session, (row, run), text.map(|(_, text)| text.clone()));
             }
-            next = logged.seq.next();
-            let is_open = |run: &RunId| {
-                let known = self.runs.get(run).is_some_and(|open| open.session == state.row);
-                (known || begun.contains(&run)) && !over.contains(&run)
-            };
-            match (&logged.event, &logged.run) {
-                (Event::Cleared(_) | Event::Compacted(_) | Event::Configured(_), None) => {}
-                (Event::Deleted, _) => return refuse("a session that is gone has no events".into()),
-                (Event::Cleared(_) | Event::Compacted(_) | Event::Configured(_), Some(_)) | (_, None) => {
-                    return refuse(format!("event {} has a run, or none, against its kind", logged.seq));
-                }
-                (Event::Prompted { .. } | Event::Injected { .. }, Some(run))
-                    if begun.contains(&run)
-                        || self.exists("SELECT 1 FROM runs WHERE run = ?", &[run.as_str()])? =>
-                {
-                    return Err(ErrorCode::Conflict.error(format!("run {run} exists already")).into());
-                }
-                (Event::Injected { .. }, Some(run)) => {
-                    begun.push(run);
-                    over.push(run);
-                }
-                (Event::Prompted { owner, idempotency_key, .. }, Some(run)) => {
-                    if let Some(key) = idempotency_key {
-                        let name = (owner.as_str(), key.as_str());
-                        let sql = "SELECT 1 FROM idempotency WHERE owner = ? AND key = ?";
-                        if keys.contains(&name) || self.exists(sql, &[name.0, name.1])? {
-                            let message = "the idempotency key stands for another run already";
-                            return Err(ErrorCode::Conflict.error(message).into());
-                        }
-                        keys.push(name);
-                    }
-                    begun.push(run);
-                }
-                (event, Some(run)) => {
-                    if !is_open(run) {
-                        return refuse(format!("run {run} is not open in {}", append.session));
-                    }
-                    if matches!(event, Event::Ended { .. }) {
-                        over.push(run);
-                    }
-                }
-            }
+            self.insert_event(live, session, state.row, logged)?;
         }
+        if let Some(last) = events.last() {
+            self.say_all(to_say, last.at)?;
+            state.head = last.seq.0;
+            state.opened = self.opened;
+        }
+        state.reserved = state.reserved.max(reserve.map_or(0, |reserve| reserve.0));
+        self.advance(session, state, false)?;
+        self.appended(events.len());
         Ok(())
+    }
+
+    fn say_all(&mut self, to_say: &[ToSay], at: Timestamp) -> Result<(), Failure> {
+        to_say.iter().try_for_each(|ToSay { to, answer }| {
+            let AnswerTo { channel, conversation, address } = to.clone();
+            let saying = Saying { conversation, address, words: Words::Answer(answer.to_json()) };
+            self.say(&channel, at, &saying)
+        })
+    }
+
+    fn appended(&mut self, events: usize) {
+        self.figures.events.fetch_add(events as u64, Relaxed);
+        if self.body.capacity() > BODY_BYTES_KEPT {
+            self.body = Vec::new();
+        }
     }
 
     fn stream(
         &mut self,
         live: &mut Live,
-        append: &Append,
+        session: &SessionKey,
         run: &RunId,
         logged: &Logged,
         (of, text): (Streamed, &str),
@@ -181,7 +160,7 @@ impl Writer {
         let (seq, at) = (logged.seq, logged.at);
         let piece = page::Piece { session: number(open.session), run: number(open.row), seq, at, of, text };
         page::write(&mut self.page, piece);
-        let place = Place { session: &append.session, row: open.row, run, page: self.page_id };
+        let place = Place { session, row: open.row, run, page: self.page_id };
         if live.push(place, (seq, at), (of, text)) {
             *self.pages.entry(self.page_id).or_default() += 1;
         }
@@ -220,7 +199,7 @@ impl Writer {
             let OpenRun { row, prompted, asked, .. } = self.open_run(run)?;
             run_row = Some(row);
             let is_over = matches!(logged.event, Event::Ended { .. });
-            if is_over || matches!(logged.event, Event::StepEnded { .. } | Event::Restarted) {
+            if logged.event.settles() {
                 let is_void = matches!(logged.event, Event::Restarted);
                 let settled = self.settle(live, session, session_row, row, is_void)?;
                 if is_over {
@@ -457,10 +436,9 @@ impl Writer {
     /// after that.
     pub(in crate::store) fn delete(
         &mut self,
-        live: &Live,
         Deletion { session, unused_since }: &Deletion,
     ) -> Result<(), Failure> {
-        let Some(state) = self.session(live, session)? else {
+        let Some(state) = self.session(session, 0)? else {
             return Err(ErrorCode::NotFound.error(format!("no such session: {session}")).into());
         };
         if self.runs.values().any(|open| open.session == state.row) {
@@ -494,9 +472,9 @@ impl Writer {
     /// the head is then found from the text.
     fn advance(&mut self, session: &SessionKey, state: State, only_text: bool) -> rusqlite::Result<()> {
         if !only_text {
-            let (head, reserved, opened) = (integer(state.head), integer(state.reserved), self.opened);
+            let (head, reserved) = (integer(state.head), integer(state.reserved));
             // A session that only reserved numbers was not written to: the reserve still holds.
-            let opened = if state.current { opened } else { 0 };
+            let opened = if state.opened == self.opened { state.opened } else { 0 };
             self.cached(
                 "UPDATE sessions SET head = ?, reserved = ?, opened = ?, bytes = bytes + ? WHERE id = ?",
             )?
@@ -514,8 +492,8 @@ impl Writer {
         Ok(())
     }
 
-    fn insert_session(&mut self, append: &Append) -> Result<i64, Failure> {
-        let (key, owner) = (&append.session, append.session.owner());
+    fn insert_session(&mut self, key: &SessionKey, events: &[Logged]) -> Result<i64, Failure> {
+        let owner = key.owner();
         let uuid = key.uuid();
         // Its owner could ask for one of another agent under it. By the index of owners all of theirs would be read.
         let taken = "SELECT 1 FROM sessions WHERE (uuid = ?1 OR uuid_before = ?1) AND +owner = ?2";
@@ -523,17 +501,19 @@ impl Writer {
             let message = format!("no session can be made under {}: use another name", key.local());
             return Err(ErrorCode::Conflict.error(message).into());
         }
-        let created = append.events.first().map_or(Timestamp::default(), |logged| logged.at);
+        let created = events.first().map_or(Timestamp::default(), |logged| logged.at);
         let conversation = key.conversation_id(created.as_millis(), Seq(0));
+        // No number is given twice: there may be rows of it yet.
+        let row: i64 = self
+            .cached("UPDATE meta SET sessions = sessions + 1 RETURNING sessions")?
+            .query_row([], |row| row.get(0))?;
         self.cached(
-            // Under no number of which there are rows yet.
             "INSERT INTO sessions (id, key, owner, agent, created, updated, head, reserved, cleared, opened, uuid,
                  conversation)
-             VALUES (1 + max(coalesce((SELECT max(id) FROM sessions), 0),
-                             coalesce((SELECT max(session) FROM deleted_sessions), 0)),
-                     ?1, ?2, ?3, ?4, ?4, 0, 0, 0, ?5, ?6, ?7)",
+             VALUES (?1, ?2, ?3, ?4, ?5, ?5, 0, 0, 0, ?6, ?7, ?8)",
         )?
         .execute(params![
+            row,
             key.as_str(),
             owner.as_str(),
             key.agent(),
@@ -543,24 +523,24 @@ impl Writer {
             conversation
         ])?;
         self.figures.sessions_made.fetch_add(1, Relaxed);
-        Ok(self.db.last_insert_rowid())
+        Ok(row)
     }
 
-    /// The session, from memory or from the database.
-    fn session(&mut self, live: &Live, key: &SessionKey) -> rusqlite::Result<Option<State>> {
+    /// The session, from memory or from the database; `said` is the last number of its text that is under way, which
+    /// the database does not know.
+    fn session(&mut self, key: &SessionKey, said: u64) -> rusqlite::Result<Option<State>> {
         if let Some(state) = self.sessions.get(key) {
             return Ok(Some(state.clone()));
         }
-        let opened = self.opened;
         let found = self
             .cached("SELECT id, head, reserved, opened, owner FROM sessions WHERE key = ?")?
             .query_row([key.as_str()], |row| {
                 Ok(State {
                     row: row.get(0)?,
                     owner: row.owner(4)?,
-                    head: row.number(1)?.max(live.head(key)),
+                    head: row.number(1)?.max(said),
                     reserved: row.number(2)?,
-                    current: row.get::<_, i64>(3)? == opened,
+                    opened: row.get(3)?,
                 })
             })
             .optional()?;
@@ -577,6 +557,39 @@ impl Writer {
 
     fn exists(&self, sql: &str, values: &[&str]) -> rusqlite::Result<bool> {
         self.cached(sql)?.exists(params_from_iter(values))
+    }
+}
+
+/// What the writer knows of the runs of the session in this row.
+struct Known<'a> {
+    writer: &'a Writer,
+    session: i64,
+}
+
+impl check::Known for Known<'_> {
+    type Error = Failure;
+
+    fn is_open(&self, run: &RunId) -> bool {
+        self.writer.runs.get(run).is_some_and(|open| open.session == self.session)
+    }
+
+    fn exists(&self, run: &RunId) -> Result<bool, Failure> {
+        Ok(self.writer.exists("SELECT 1 FROM runs WHERE run = ?", &[run.as_str()])?)
+    }
+
+    fn has_key(&self, owner: &Owner, key: &str) -> Result<bool, Failure> {
+        let sql = "SELECT 1 FROM idempotency WHERE owner = ? AND key = ?";
+        Ok(self.writer.exists(sql, &[owner.as_str(), key])?)
+    }
+
+    fn has_number(&self, first: Seq, up_to: Seq) -> Result<bool, Failure> {
+        // No two have the same numbers: the first that ends there or after it begins earliest.
+        let found: Option<u64> = self
+            .writer
+            .cached("SELECT first FROM events WHERE session = ? AND seq >= ? ORDER BY seq LIMIT 1")?
+            .query_row(params![self.session, integer(first.0)], |row| row.number(0))
+            .optional()?;
+        Ok(found.is_some_and(|found| found <= up_to.0))
     }
 }
 

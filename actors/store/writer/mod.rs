@@ -33,6 +33,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use clawmux_core::conversation::log::check::Reached;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, RunId, SessionKey};
 use clawmux_core::time::Timestamp;
@@ -85,8 +86,19 @@ struct State {
     owner: Owner,
     head: u64,
     reserved: u64,
-    /// Whether it was written to since the log was opened.
-    current: bool,
+    /// What [`Writer::opened`] was when it was last written to.
+    opened: i64,
+}
+
+impl State {
+    /// One of which nothing is kept.
+    fn new(session: &SessionKey, opened: i64) -> Self {
+        Self { row: 0, owner: session.owner(), head: 0, reserved: 0, opened }
+    }
+
+    fn reached(&self) -> Reached {
+        Reached { head: self.head, reserved: self.reserved }
+    }
 }
 
 /// A run that has not ended.
@@ -105,8 +117,8 @@ pub(super) struct Writer {
     files: Arc<Files>,
     shared: Arc<Shared>,
     pub(super) figures: Arc<Figures>,
-    /// How often the log was opened, this time included.
-    opened: i64,
+    /// How often the log was opened, this time included; in a cluster, the token of the record that is applied.
+    pub(super) opened: i64,
     full: bool,
     /// Whether memory may differ from the database.
     stale: bool,
@@ -142,7 +154,7 @@ impl Writer {
         // Nothing is built on what a killed process left before it is known to be on the disk.
         secure(&db, &files).map_err(Unsure::into_error)?;
         schema::migrate(&mut db)?;
-        let interrupted = usage::count_interrupted(&mut db).map_err(|e| sql(&e))?;
+        let interrupted = count_interrupted(&mut db).map_err(|e| sql(&e))?;
         if interrupted > 0 {
             tracing::warn!(
                 calls = interrupted,
@@ -300,6 +312,7 @@ impl Writer {
         }
         let started = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.transaction(&mut live, group)));
+        let is_the_disk = matches!(&outcome, Ok(Err(error)) if is_about_the_disk(error));
         let results = match outcome {
             Ok(Ok(results)) => {
                 self.figures.committed(group.len(), self.full, started.elapsed());
@@ -315,7 +328,7 @@ impl Writer {
                 }
                 return results;
             }
-            Ok(Err(error)) if is_about_the_disk(&error) || group.len() == 1 => {
+            Ok(Err(error)) if is_the_disk || group.len() == 1 => {
                 self.note(&error);
                 vec![Err(sql(&error)); group.len()]
             }
@@ -332,7 +345,7 @@ impl Writer {
             tracing::error!(%error, "the store is out of order");
         }
         drop(live);
-        if results.is_empty() {
+        if results.is_empty() || (!is_the_disk && group[0].change.is_tried_again()) {
             return group.chunks(1).flat_map(|one| self.group(one)).collect();
         }
         results
@@ -411,6 +424,10 @@ impl Writer {
     /// Up to which number of a session clients may have seen any, where it is remembered.
     pub(super) fn reserved(&self, session: &SessionKey) -> Option<u64> {
         self.sessions.get(session).map(|state| state.reserved)
+    }
+
+    pub(super) fn db(&self) -> &Connection {
+        &self.db
     }
 
     pub(super) fn cached(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
@@ -494,6 +511,16 @@ impl Writer {
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
         self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
     }
+}
+
+/// Counts what was under way when the daemon was gone. In a cluster it may go on elsewhere: there whoever takes a
+/// session over does.
+fn count_interrupted(db: &mut Connection) -> rusqlite::Result<usize> {
+    let tx = db.transaction()?;
+    let applied: i64 = tx.query_row("SELECT applied FROM meta", [], |row| row.get(0))?;
+    let interrupted = if applied == 0 { usage::count_interrupted(&tx, None)? } else { 0 };
+    tx.commit()?;
+    Ok(interrupted)
 }
 
 /// The ranges that sorted numbers form.

@@ -222,6 +222,13 @@ impl AgentState {
         }
     }
 
+    /// The state of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all =
+            [Self::Initializing, Self::Running, Self::Paused, Self::Completed, Self::Failed, Self::Stopped];
+        all.into_iter().find(|state| state.name() == name)
+    }
+
     /// Whether this state is final.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Stopped)

@@ -6,6 +6,7 @@
 //! checked as the adapter's manifest says ([`check`]).
 
 pub mod admission;
+pub mod change;
 pub mod check;
 mod incoming;
 mod outgoing;

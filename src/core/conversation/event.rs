@@ -258,6 +258,11 @@ impl Event {
         }
     }
 
+    /// Whether a step ends with it, or is made void: what the step has streamed is kept with it, in one piece.
+    pub fn settles(&self) -> bool {
+        matches!(self, Self::StepEnded { .. } | Self::Restarted | Self::Ended { .. })
+    }
+
     /// Whether it is about a tool call: all that who decides about calls of others is told of.
     pub fn is_of_calls(&self) -> bool {
         matches!(

@@ -305,6 +305,17 @@ pub struct FileRow {
     pub updated: Timestamp,
 }
 
+/// What changes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileChange {
+    /// It is begun.
+    Begin(FileRow),
+    /// It is like this now; one that is not there stays so.
+    Put(FileRow),
+    /// It is no more.
+    Remove(FileId),
+}
+
 impl FileCommand {
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {

@@ -222,6 +222,12 @@ impl TeamState {
         }
     }
 
+    /// The state of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Forming, Self::Active, Self::Completed, Self::Failed, Self::Dissolved];
+        all.into_iter().find(|state| state.name() == name)
+    }
+
     /// Whether nothing follows by itself.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Dissolved)

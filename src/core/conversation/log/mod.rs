@@ -10,11 +10,13 @@
 //! | [`record`] | an event as kind and body, and back |
 //! | [`segment`] | text of consecutive sequence numbers, kept once and cut anywhere |
 //! | [`page`] | the text of many sessions between two commits, as one value |
+//! | [`check`] | what may be added to a session's log |
 //! | [`usage`] | what one model call cost |
 //!
 //! Deliberately absent: where records are kept, and in which order they become durable. That is
 //! the store's.
 
+pub mod check;
 pub mod page;
 pub mod record;
 pub mod segment;

@@ -11,6 +11,7 @@
 
 mod command;
 mod heartbeat;
+mod write;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ pub use heartbeat::{
     ASIDE_CHARS_MAX as HEARTBEAT_ASIDE_CHARS_MAX, FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well,
     prompt as heartbeat_prompt,
 };
+pub use write::JobWrite;
 
 use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, JobId, Owner, RunId, SessionKey};

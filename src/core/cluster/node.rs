@@ -1,0 +1,67 @@
+//! Nodes: the daemons of one cluster, their incarnations, and what they say of themselves.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of a node: unique in its cluster, and the same after a restart.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeName(Arc<str>);
+
+impl NodeName {
+    /// Takes the text as it is.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// Which incarnation of a node: the revision of its record, as this process wrote it. A later one is higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// One process: a node between two restarts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation {
+    /// The node.
+    pub node: NodeName,
+    /// Which of its processes.
+    pub epoch: Epoch,
+}
+
+/// How far a node is in its life. Slots go to those that are live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// Its replica is behind: it can own nothing yet.
+    Joining,
+    /// It takes slots.
+    Live,
+    /// It gives its slots away, and takes none.
+    Draining,
+}
+
+/// What a node says of itself, to all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Who.
+    pub from: Incarnation,
+    /// How far it is.
+    pub state: NodeState,
+    /// Whom else it has heard within a lease, by its own clock.
+    pub hears: Vec<NodeName>,
+}
