@@ -18,6 +18,7 @@
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Bus`](bus) | people who write through adapters on NATS JetStream |
+//! | [`Cluster`](cluster) | this daemon's part in a log that several daemons share |
 //! | [`Learner`](learner) | facts that are found in what was said |
 //! | [`Embedder`](embedder) | vectors of what is remembered, and the search by them |
 //! | [`Store`](store) | the log |
@@ -35,6 +36,8 @@ pub mod agent_supervisor;
 pub mod bus;
 pub mod channel;
 pub mod channel_supervisor;
+#[cfg(feature = "nats")]
+pub mod cluster;
 pub mod configuration;
 pub mod connection;
 pub mod daemon;

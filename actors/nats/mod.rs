@@ -1,11 +1,13 @@
-//! The connection to the servers of the bus, and what is agreed with them: streams and the consumer.
+//! The connections to NATS servers, of the bus and of the cluster, and what the bus agrees with its own:
+//! streams and the consumer.
 //!
-//! This folder and `bus` are the only ones that name async-nats (a test says so). The client connects by itself again
-//! and again; its task lives on the arbiter that [`connect`] is called on.
+//! This folder, `bus` and `cluster/engine` are the only ones that name async-nats (a test says so). The client
+//! connects by itself again and again; its task lives on the arbiter that [`connect`] or [`reach`] is called on.
 
 pub(crate) mod streams;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -35,7 +37,7 @@ const DELIVERIES_MAX: usize = 16 * 1024;
 /// Acknowledgements of servers that may be waited for at once.
 const ACKS_MAX: usize = 1024;
 
-/// The oldest server that has what the bus needs.
+/// The oldest server that has what is needed of it.
 const VERSION_MIN: (i64, i64, i64) = (2, 12, 0);
 
 /// Connected servers.
@@ -54,13 +56,40 @@ struct Link {
     losses: AtomicU64,
 }
 
-/// Why the bus can't be used.
+/// Why the servers can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unusable {
+pub struct Unusable {
     /// Why, in a sentence.
-    pub(crate) why: String,
+    pub why: String,
     /// Whether somebody has to do something about it.
-    pub(crate) is_refused: bool,
+    pub is_refused: bool,
+}
+
+/// How servers are reached, and for which section of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access<'a> {
+    /// The section, as its table is called.
+    pub(crate) section: &'static str,
+    /// The servers, in the order in which they are tried.
+    pub(crate) servers: &'a [String],
+    /// What is shown to them.
+    pub(crate) credential: &'a BusCredential,
+    /// A certificate authority, besides those of the system.
+    pub(crate) ca_file: Option<&'a PathBuf>,
+    /// The certificate and the key that are shown to them.
+    pub(crate) client_certificate: Option<&'a (PathBuf, PathBuf)>,
+}
+
+impl<'a> From<&'a Bus> for Access<'a> {
+    fn from(config: &'a Bus) -> Self {
+        Self {
+            section: "bus",
+            servers: &config.servers,
+            credential: &config.credential,
+            ca_file: config.ca_file.as_ref(),
+            client_certificate: config.client_certificate.as_ref(),
+        }
+    }
 }
 
 impl Unusable {
@@ -75,24 +104,33 @@ impl Unusable {
     }
 }
 
-/// Connects to the first of the servers that lets us in.
+/// Connects to the first of the servers of the bus that lets us in.
 ///
 /// # Errors
 /// Why none does, or why that one can't be used.
 pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable> {
-    let servers: io::Result<Vec<ServerAddr>> = config.servers.iter().map(|server| server.parse()).collect();
-    let servers = servers.map_err(|error| Unusable::refused(format!("bus.servers: {error}")))?;
+    reach(&config.into(), name).await
+}
+
+/// Connects to the first of these servers that lets us in.
+///
+/// # Errors
+/// Why none does, or why that one can't be used.
+pub(crate) async fn reach(access: &Access<'_>, name: String) -> Result<Nats, Unusable> {
+    let section = access.section;
+    let servers: io::Result<Vec<ServerAddr>> = access.servers.iter().map(|server| server.parse()).collect();
+    let servers = servers.map_err(|error| Unusable::refused(format!("{section}.servers: {error}")))?;
     let link = Arc::new(Link::default());
-    let options = options(config, name, &link).map_err(|why| Unusable::refused(why.to_owned()))?;
+    let options = options(access, name, &link).map_err(Unusable::refused)?;
     let connected = timeout(CONNECT_MAX * 2, async_nats::connect_with_options(servers, options)).await;
     let client = match connected {
         Ok(Ok(client)) => client,
-        Ok(Err(error)) => return Err(unreached(config, &error)),
+        Ok(Err(error)) => return Err(unreached(access, &error)),
         Err(_) => {
             let within = (CONNECT_MAX * 2).as_secs();
             return Err(Unusable::away(format!(
                 "{}: no answer within {within} s",
-                config.servers.join(", ")
+                access.servers.join(", ")
             )));
         }
     };
@@ -100,7 +138,7 @@ pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable
     let (major, minor, patch) = VERSION_MIN;
     if !client.is_server_compatible(major, minor, patch) {
         return Err(Unusable::refused(format!(
-            "the NATS server is version {version}, and the bus needs {major}.{minor} or newer: update nats-server"
+            "the NATS server is version {version}, and the {section} needs {major}.{minor} or newer: update nats-server"
         )));
     }
     link.is_up.store(true, Relaxed);
@@ -123,22 +161,23 @@ pub(crate) async fn connect(config: &Bus, name: String) -> Result<Nats, Unusable
 }
 
 /// Why no server lets us in, and what to do.
-fn unreached(config: &Bus, error: &async_nats::ConnectError) -> Unusable {
+fn unreached(access: &Access<'_>, error: &async_nats::ConnectError) -> Unusable {
     use async_nats::ConnectErrorKind as Kind;
-    let (servers, said) = (config.servers.join(", "), one_line(error));
+    let (section, servers, said) = (access.section, access.servers.join(", "), one_line(error));
     let is_of_tls =
         ["UnknownIssuer", "certificate", "InvalidContentType", "TLS"].iter().any(|word| said.contains(word));
     match error.kind() {
         Kind::AuthorizationViolation => Unusable::refused(format!(
-            "{servers}: the server does not let us in: see to credentials_file, nkey_file, token_env or token_file of [bus]"
+            "{servers}: the server does not let us in: see to credentials_file, nkey_file, token_env or \
+             token_file of [{section}]"
         )),
         Kind::Authentication => Unusable::refused(format!(
             "{servers}: what is shown to the server can't be signed: nkey_file holds a seed (SU...), credentials_file a \
              JWT and a seed ({said})"
         )),
         _ if is_of_tls => Unusable::refused(format!(
-            "{servers}: no TLS connection: {said}; see to ca_file and client_cert_file of [bus], and whether the server \
-             speaks TLS (tls://) or not (nats://)"
+            "{servers}: no TLS connection: {said}; see to ca_file and client_cert_file of [{section}], and \
+             whether the server speaks TLS (tls://) or not (nats://)"
         )),
         _ => Unusable::away(format!("{servers} can't be reached: {said}")),
     }
@@ -158,7 +197,8 @@ pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
     said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
-fn options(config: &Bus, name: String, link: &Arc<Link>) -> Result<ConnectOptions, &'static str> {
+fn options(access: &Access<'_>, name: String, link: &Arc<Link>) -> Result<ConnectOptions, String> {
+    let section = access.section;
     let mut options = ConnectOptions::new()
         .name(name)
         .connection_timeout(CONNECT_MAX)
@@ -169,22 +209,22 @@ fn options(config: &Bus, name: String, link: &Arc<Link>) -> Result<ConnectOption
         .reconnect_delay_callback(|attempts| {
             backoff(PAUSE, u32::try_from(attempts).unwrap_or(u32::MAX), PAUSE_MAX)
         });
-    options = match &config.credential {
+    options = match access.credential {
         BusCredential::None => options,
         BusCredential::Token(token) => options.token(token.expose().to_owned()),
         BusCredential::Nkey(seed) => options.nkey(seed.expose().to_owned()),
         // Its error may quote the file.
-        BusCredential::Credentials(file) => options
-            .credentials(file.expose())
-            .map_err(|_| "bus.credentials_file: it is no credentials file of NATS (a JWT and a seed)")?,
+        BusCredential::Credentials(file) => options.credentials(file.expose()).map_err(|_| {
+            format!("{section}.credentials_file: it is no credentials file of NATS (a JWT and a seed)")
+        })?,
     };
-    if let Some(file) = &config.ca_file {
+    if let Some(file) = access.ca_file {
         options = options.add_root_certificates(file.clone());
     }
-    if let Some((certificate, key)) = &config.client_certificate {
+    if let Some((certificate, key)) = access.client_certificate {
         options = options.add_client_certificate(certificate.clone(), key.clone());
     }
-    if config.ca_file.is_some() || config.client_certificate.is_some() {
+    if access.ca_file.is_some() || access.client_certificate.is_some() {
         options = options.require_tls(true);
     }
     let link = link.clone();
@@ -194,21 +234,21 @@ fn options(config: &Bus, name: String, link: &Arc<Link>) -> Result<ConnectOption
             match event {
                 Event::Connected => {
                     if !link.is_up.swap(true, Relaxed) {
-                        tracing::info!("bus: connected again");
+                        tracing::info!("{section}: connected again");
                     }
                 }
                 Event::Disconnected => {
                     if link.is_up.swap(false, Relaxed) {
                         link.losses.fetch_add(1, Relaxed);
-                        tracing::warn!("bus: the connection is lost: it is tried again and again");
+                        tracing::warn!("{section}: the connection is lost: it is tried again and again");
                     }
                 }
-                Event::SlowConsumer(_) => tracing::warn!("bus: the client falls behind its server"),
+                Event::SlowConsumer(_) => tracing::warn!("{section}: the client falls behind its server"),
                 Event::ServerError(error) => {
-                    tracing::warn!(error = ?error.to_string(), "bus: the server complains");
+                    tracing::warn!(error = ?error.to_string(), "{section}: the server complains");
                 }
                 Event::ClientError(error) => {
-                    tracing::debug!(error = ?error.to_string(), "bus: the client complains")
+                    tracing::debug!(error = ?error.to_string(), "{section}: the client complains")
                 }
                 Event::LameDuckMode | Event::Draining | Event::Closed => {}
             }

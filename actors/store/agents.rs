@@ -10,9 +10,10 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{SessionKey, SubAgentId, TeamId};
 use clawmux_core::provider::model::ModelRef;
 use clawmux_core::provider::tally::Spent;
+use clawmux_core::replica::Write;
 use rusqlite::{Row, params};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, integer, readable, time, unreadable};
 use super::failure::Failure;
 use super::live::Live;
@@ -47,6 +48,10 @@ pub struct KeptAgents {
 impl Change for WriteAgents {
     fn bytes(&self) -> usize {
         self.0.iter().map(registry::Change::bytes).sum()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::Agents(self.0.clone()))
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

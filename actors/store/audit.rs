@@ -4,10 +4,11 @@ use std::path::Path;
 
 use actix::Message;
 use clawmux_core::error::Error;
+use clawmux_core::replica::Write;
 use clawmux_core::tools::audit::{CallRecord, ChainHash, chained};
 use rusqlite::params;
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, integer};
 use super::failure::{Failure, sql};
 use super::files::{BUSY, look};
@@ -31,6 +32,10 @@ impl Change for RecordCall {
     fn bytes(&self) -> usize {
         let usage = &self.0.usage;
         512 + usage.grants.iter().map(String::len).sum::<usize>()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::RecordCall(self.0.clone()))
     }
 
     fn is_durable(&self, _: &Writer) -> bool {

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use actix::{Handler, ResponseFuture};
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
+use clawmux_core::replica::Write;
 
 use super::failure::Failure;
 use super::live::Live;
@@ -15,10 +16,24 @@ use super::{
     WriteTokens,
 };
 
+/// Who makes a change, in a cluster.
+#[derive(Debug)]
+pub(super) enum MadeBy<'a> {
+    /// This daemon alone.
+    ThisDaemon,
+    /// All of them; of text, which waits for the end of its step, this one until then.
+    AllButText(&'a Append),
+    /// All of them.
+    All(Write),
+}
+
 /// A change, which stands beside the table it is about.
 pub(super) trait Change: Debug + Send + 'static {
     /// What it counts of the room for changes that wait.
     fn bytes(&self) -> usize;
+
+    /// Who makes it in a cluster, all of whose daemons have the same store.
+    fn made_by(&self) -> MadeBy<'_>;
 
     /// Whether it has to be on the disk before it is acknowledged.
     fn is_durable(&self, _: &Writer) -> bool {

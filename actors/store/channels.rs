@@ -10,10 +10,11 @@ use actix::Message;
 use clawmux_core::channel::admission::Code;
 use clawmux_core::channel::change::{ChannelChange, Saying, SendState, Words};
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::replica::Write;
 use clawmux_core::time::Timestamp;
 use rusqlite::{Transaction, params};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, integer};
 use super::failure::Failure;
 use super::live::Live;
@@ -241,6 +242,11 @@ impl Change for WriteChannel {
             _ => 128,
         };
         256 + self.changes.iter().map(bytes).sum::<usize>()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        let Self { channel, now, changes } = self.clone();
+        MadeBy::All(Write::Channel { channel, now, changes })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

@@ -9,11 +9,12 @@ use actix::Message;
 use clawmux_core::access::About;
 use clawmux_core::access::pairing::{self, Device, Grant};
 use clawmux_core::error::Error;
+use clawmux_core::replica::Write;
 use clawmux_core::scope::{Role, Scope, Scopes};
 use rusqlite::{Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, time};
 use super::failure::{Failure, is_unreadable};
 use super::live::Live;
@@ -51,6 +52,10 @@ pub struct Devices {
 impl Change for WriteDevices {
     fn bytes(&self) -> usize {
         self.changes.len() * DEVICE_BYTES
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::Devices(self.changes.clone()))
     }
 
     fn is_durable(&self, _: &Writer) -> bool {

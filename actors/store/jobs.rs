@@ -12,12 +12,13 @@ use clawmux_core::ids::{JobId, RunId, SessionKey};
 use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::usage::Usage;
+use clawmux_core::replica::Write;
 use clawmux_core::schedule::job::{FIRINGS_MAX, Firing, FiringState, Job, JobWrite, Task};
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, integer, readable, time, unreadable};
 use super::failure::Failure;
 use super::live::Live;
@@ -71,6 +72,10 @@ pub struct ReadJobTokens {
 impl Change for WriteJobs {
     fn bytes(&self) -> usize {
         self.0.iter().map(JobWrite::bytes).sum()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::Jobs(self.0.clone()))
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

@@ -6,9 +6,10 @@ use actix::Message;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::Owner;
 use clawmux_core::memory::file::{FileAbout, FileChange, FileId, FileRow, UploadId};
+use clawmux_core::replica::Write;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, integer, time};
 use super::failure::Failure;
 use super::live::Live;
@@ -73,6 +74,10 @@ pub struct ReadFileIds;
 impl Change for WriteFile {
     fn bytes(&self) -> usize {
         FILE_BYTES
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::File(self.change.clone()))
     }
 
     fn is_durable(&self, _: &Writer) -> bool {

@@ -8,11 +8,12 @@ use clawmux_core::conversation::event::Logged;
 use clawmux_core::conversation::outbox::ToSay;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{Seq, SessionKey};
+use clawmux_core::replica::Write;
 use clawmux_core::time::Timestamp;
 use clawmux_core::tools::audit::CallRecord;
 use tokio::sync::oneshot;
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::failure::Failure;
 use super::figures::Figures;
 use super::journal::Journal;
@@ -73,6 +74,10 @@ impl Change for Append {
         said + self.events.iter().map(|logged| logged.event.bytes()).sum::<usize>()
     }
 
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::AllButText(self)
+    }
+
     fn is_durable(&self, writer: &Writer) -> bool {
         let last = self.events.last().map_or(0, |logged| logged.seq.0);
         self.durable
@@ -100,6 +105,11 @@ pub(super) struct Deletion {
 impl Change for Deletion {
     fn bytes(&self) -> usize {
         DELETE_BYTES
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        let Self { session, unused_since } = self;
+        MadeBy::All(Write::Delete { session: session.clone(), unused_since: *unused_since })
     }
 
     fn session(&self) -> Option<&SessionKey> {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use actix::Message;
 use clawmux_core::error::Error;
+use clawmux_core::replica::Write;
 use rusqlite::params;
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::Columns;
 use super::failure::Failure;
 use super::live::Live;
@@ -55,6 +56,10 @@ impl Query for ReadAgreedTools {
 impl Change for AgreeToTools {
     fn bytes(&self) -> usize {
         256 + self.tools.keys().map(|tool| tool.len() + 64).sum::<usize>()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::AgreedTools { server: self.server.clone(), tools: self.tools.clone() })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

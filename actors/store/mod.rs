@@ -53,7 +53,7 @@ mod writer;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -70,17 +70,18 @@ pub use clawmux_core::memory::file::FileChange;
 pub use clawmux_core::schedule::job::JobWrite;
 pub use clawmux_core::tools::plugin::PluginNamespace;
 use serde_json::json;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::runtime::observe::{Observe, Observed};
 use backup::RunningBackup;
 use files::Files;
-use journal::Local;
+use journal::{Clustered, Journal, Local};
 use live::Shared;
 use reader::Reader;
 use reader::questions::Questions;
-use writer::Writer;
+use writer::{PendingChange, Writer};
 
 pub use agents::{KeptAgents, ReadAgents, WriteAgents};
 pub use audit::{Audited, RecordCall, audit};
@@ -92,6 +93,7 @@ pub use health::Health;
 pub use holdings::{Coming, Holdings};
 pub use inspect::{Finding, Severity, inspect};
 pub use jobs::{KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
+pub use journal::{Counted, Submission, Submitted};
 pub use kept_files::{FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use log_writer::{Append, Delete, LogWriter};
 pub use mcp_tools::{AgreeToTools, AgreedTools, ReadAgreedTools};
@@ -111,7 +113,7 @@ pub use reader::{
     ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused, WAITING_BYTES_MAX, exported,
 };
 pub use readmitted::{Credential, Readmitted};
-pub use replay::{Position, ReadPosition, Replay, Replayed};
+pub use replay::{Position, ReadPosition, ReadSubject, Replay, Replayed, ShowText, SubjectEnd};
 pub use restore::{Restored, restore};
 pub use tokens::{ReadEstate, ReadTokens, WriteTokens, has_issued};
 pub use usage::{BeginCall, ReadCaches, ReadSpent, RecordUsage, UsageBy, UsageDays, UsageSince};
@@ -135,6 +137,8 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 #[derive(Debug)]
 pub struct Store {
     log_writer: LogWriter,
+    /// What goes to the writer whatever the journal is.
+    writer: LogWriter,
     reader: Option<Arc<Questions>>,
     threads: Vec<Thread>,
     /// Until the store stops.
@@ -170,7 +174,26 @@ impl Store {
     /// `Conflict` where another daemon has it open, or where it is of a newer format;
     /// `Unavailable` where it can't be opened; `Internal` where it is damaged.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        let path = path.into();
+        Self::open_with(path.into(), |writes, _| Box::new(Local(writes))).await
+    }
+
+    /// Opens the store of a daemon in a cluster: what changes it goes to whoever has the receiver, who has the store
+    /// apply it once the cluster's log has it ([`Replay`]).
+    ///
+    /// # Errors
+    /// See [`Store::open`].
+    pub async fn open_in_cluster(path: impl Into<PathBuf>) -> Result<(Self, Receiver<Submission>), Error> {
+        let (cluster, submissions) = tokio::sync::mpsc::channel(WRITES_MAX);
+        let store = Self::open_with(path.into(), |writes, figures| {
+            Box::new(Clustered { here: Local(writes), cluster, figures })
+        });
+        Ok((store.await?, submissions))
+    }
+
+    async fn open_with(
+        path: PathBuf,
+        journal: impl FnOnce(SyncSender<PendingChange>, Arc<Figures>) -> Box<dyn Journal>,
+    ) -> Result<Self, Error> {
         let figures = Arc::new(Figures::default());
         let holdings = Holdings::default();
         let (writes, waiting) = sync_channel(WRITES_MAX);
@@ -197,13 +220,15 @@ impl Store {
         let questions = Questions::new(READS_MAX, Arc::clone(&figures));
         let asked = Arc::clone(&questions);
         let reader = spawn("clawmux-log-read", move || asked.answer(reader))?;
-        let log_writer = LogWriter {
-            journal: Arc::new(RwLock::new(Some(Box::new(Local(writes))))),
+        let to = |journal| LogWriter {
+            journal: Arc::new(RwLock::new(Some(journal))),
             figures: Arc::clone(&figures),
-            holdings,
+            holdings: holdings.clone(),
         };
+        let writer_of = to(Box::new(Local(writes.clone())));
+        let log_writer = to(journal(writes, Arc::clone(&figures)));
         let (threads, reader, files) = (vec![reader, writer], Some(questions), Some(files));
-        Ok(Self { log_writer, reader, threads, files, backup: None, figures })
+        Ok(Self { log_writer, writer: writer_of, reader, threads, files, backup: None, figures })
     }
 
     /// Starts the actor on the store at `path`, to be asked alone: it is left as it is, whoever has it open.
@@ -233,7 +258,8 @@ impl Store {
             holdings: Holdings::default(),
         };
         let (threads, reader) = (vec![reader], Some(questions));
-        Ok(Actor::start(Self { log_writer, reader, threads, files: None, backup: None, figures }))
+        let writer = log_writer.clone();
+        Ok(Actor::start(Self { log_writer, writer, reader, threads, files: None, backup: None, figures }))
     }
 
     /// What sessions write with.
@@ -244,6 +270,7 @@ impl Store {
     /// Lets the threads finish, and waits for them.
     fn finish(&mut self) -> Pin<Box<dyn Future<Output = Result<(), Error>>>> {
         self.log_writer.put_down();
+        self.writer.put_down();
         if let Some(reader) = self.reader.take() {
             reader.close();
         }
@@ -268,6 +295,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.log_writer.put_down();
+        self.writer.put_down();
         if let Some(reader) = &self.reader {
             reader.close();
         }

@@ -2,10 +2,11 @@
 
 use actix::Message;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::replica::Write;
 use clawmux_core::tools::plugin::{LISTED_MAX, PluginNamespace, QUOTA_BYTES, QUOTA_KEYS};
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, integer};
 use super::failure::Failure;
 use super::live::Live;
@@ -94,6 +95,11 @@ fn id_of(tx: &Transaction<'_>, namespace: &PluginNamespace) -> rusqlite::Result<
 impl Change for WritePluginValue {
     fn bytes(&self) -> usize {
         self.key.len() + self.value.as_ref().map_or(0, String::len) + 256
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        let Self { namespace, key, value } = self.clone();
+        MadeBy::All(Write::PluginValue { namespace, key, value })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use actix::{Handler, Message, ResponseFuture};
 use clawmux_core::error::{Error, ErrorCode};
 
 use super::Store;
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::failure::Failure;
 use super::live::Live;
 use super::writer::Writer;
@@ -21,6 +21,10 @@ pub struct Probe;
 impl Change for Probe {
     fn bytes(&self) -> usize {
         0
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::ThisDaemon
     }
 
     fn is_durable(&self, _: &Writer) -> bool {
@@ -78,6 +82,10 @@ pub(crate) mod tests {
     impl Change for Stuck {
         fn bytes(&self) -> usize {
             0
+        }
+
+        fn made_by(&self) -> MadeBy<'_> {
+            MadeBy::ThisDaemon
         }
 
         fn is_durable(&self, _: &Writer) -> bool {

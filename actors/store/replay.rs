@@ -1,4 +1,4 @@
-//! Records of a cluster's log, applied in the order of that log.
+//! Records of a cluster's log, applied in the order of that log, and what only this daemon has of it meanwhile.
 //!
 //! With the changes of a record the store writes down, in the same transaction, that it has it: its place in the log
 //! and the chain over all records up to it. So a store that was cut off goes on behind the last one, and none is
@@ -15,12 +15,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use actix::{Handler, Message, ResponseFuture};
 use bytes::Bytes;
 use clawmux_core::cluster::stamp::{Token, accepts};
+use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::digest::{Digest, chained};
-use clawmux_core::replica::{Record, Write};
+use clawmux_core::replica::{Record, Subject, Write};
 use rusqlite::{OptionalExtension as _, params};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns as _, integer};
 use super::failure::Failure;
 use super::live::Live;
@@ -78,6 +80,33 @@ pub struct Position {
     pub digest: Digest,
 }
 
+/// Asks where a subject of the log ends, as far as the store has it.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<SubjectEnd, Error>")]
+pub struct ReadSubject(pub String);
+
+/// Where a subject ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SubjectEnd {
+    /// The number of its last record; 0 = it has none.
+    pub last: u64,
+    /// The highest token of one.
+    pub token: Token,
+}
+
+/// Shows text of steps that are under way, which no record has yet; what this daemon has of it goes with the daemon.
+/// Answered when it is shown.
+///
+/// Errors: `Internal` where a run is not open.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct ShowText {
+    /// The session.
+    pub session: SessionKey,
+    /// The text, piece by piece.
+    pub events: Vec<Logged>,
+}
+
 /// A record on its way to the writer.
 #[derive(Debug)]
 struct Replaying {
@@ -101,7 +130,7 @@ impl Handler<Replay> for Store {
             failed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
         };
-        let written = self.log_writer.write(replaying);
+        let written = self.writer.write(replaying);
         Box::pin(async move {
             written.await?;
             Ok(outcome.lock().unwrap_or_else(PoisonError::into_inner).clone())
@@ -120,9 +149,53 @@ impl Query for ReadPosition {
     }
 }
 
+impl Query for ReadSubject {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let end = tx
+                .prepare_cached("SELECT last, token FROM positions WHERE subject = ?")?
+                .query_row([self.0], |row| {
+                    Ok(SubjectEnd { last: row.number(0)?, token: Token(row.number(1)?) })
+                })
+                .optional()?;
+            Ok(end.unwrap_or_default())
+        })
+    }
+}
+
+impl Handler<ShowText> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, text: ShowText, _: &mut Self::Context) -> Self::Result {
+        self.writer.write(text)
+    }
+}
+
+impl Change for ShowText {
+    fn bytes(&self) -> usize {
+        self.events.iter().map(|logged| logged.event.bytes()).sum()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::ThisDaemon
+    }
+
+    fn is_durable(&self, _: &Writer) -> bool {
+        false
+    }
+
+    fn apply(&self, writer: &mut Writer, live: &mut Live) -> Result<(), Failure> {
+        writer.show(live, &self.session, &self.events)
+    }
+}
+
 impl Change for Replaying {
     fn bytes(&self) -> usize {
         self.record.record.len() + self.record.subject.len()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::ThisDaemon
     }
 
     /// The log has it: what a power cut takes is applied again.
@@ -214,10 +287,11 @@ impl Writer {
 
     fn make_change(&mut self, live: &mut Live, write: Write) -> Result<(), Failure> {
         match write {
-            Write::TakeOver(session) => {
+            Write::TakeOver(Subject::Session(session)) => {
                 usage::count_interrupted(self.db(), Some(&session))?;
                 Ok(())
             }
+            Write::TakeOver(Subject::Table(_)) => Ok(()),
             Write::Append(appended) => self.append_record(live, &appended),
             Write::Delete { session, unused_since } => Deletion { session, unused_since }.apply(self, live),
             Write::Agents(changes) => WriteAgents(changes).apply(self, live),

@@ -11,11 +11,12 @@ use actix::Message;
 use clawmux_core::access::token::{self, Estate, Kind, Ledger, Token, Use};
 use clawmux_core::error::Error;
 use clawmux_core::ids::Owner;
+use clawmux_core::replica::Write;
 use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, time};
 use super::failure::{Failure, is_unreadable};
 use super::files::{BUSY, look};
@@ -51,6 +52,10 @@ pub struct ReadEstate(pub Owner);
 impl Change for WriteTokens {
     fn bytes(&self) -> usize {
         self.changes.len() * TOKEN_BYTES
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::Tokens(self.changes.clone()))
     }
 
     fn is_durable(&self, _: &Writer) -> bool {

@@ -13,11 +13,12 @@ use clawmux_core::provider::prefix::Changed;
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::tally::{SpentBy, Tally, UsageTotals};
 use clawmux_core::provider::usage::Usage;
+use clawmux_core::replica::Write;
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
 use super::DAY_MS;
-use super::change::Change;
+use super::change::{Change, MadeBy};
 use super::columns::{Columns, integer, number, time};
 use super::failure::Failure;
 use super::live::Live;
@@ -125,6 +126,10 @@ impl Change for BeginCall {
         USAGE_BYTES
     }
 
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::BeginCall { call: self.call, reserved: self.reserved.clone() })
+    }
+
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
         let Self { call, reserved } = self;
         let Counts { usage: [input, output, ..], cost } = Counts::of(reserved);
@@ -154,6 +159,10 @@ impl Change for BeginCall {
 impl Change for RecordUsage {
     fn bytes(&self) -> usize {
         USAGE_BYTES * (1 + self.records.len())
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::RecordUsage { call: self.call, records: self.records.clone() })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "support/tables.rs"]
+mod tables;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use actix::Addr;
@@ -27,7 +30,7 @@ use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::replica::{Appended, Record, Write, digest};
+use clawmux_core::replica::{Appended, Record, Subject, Write, digest};
 use clawmux_core::schedule::job::{Firing, FiringState, Job, JobWrite, Task};
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::scope::Scopes;
@@ -37,8 +40,7 @@ use clawmux_core::tools::call::{ToolCall, ToolResult};
 use clawmux_core::tools::plugin::PluginNamespace;
 use futures::future::join_all;
 use proptest::prelude::*;
-use rusqlite::Connection;
-use rusqlite::types::Value;
+use tables::assert_same;
 use tempfile::TempDir;
 
 /// Chance, from a seed.
@@ -143,7 +145,7 @@ impl Author {
             }
             37 => Write::RecordCall(self.call(session)),
             38 => Write::SpendOnLearning { at: self.now(), tokens: self.dice.of(9) as i64 - 3 },
-            _ => Write::TakeOver(key(session)),
+            _ => Write::TakeOver(Subject::Session(key(session))),
         };
         if matches!(write, Write::Delete { unused_since: None, .. }) && self.sessions[session].run.is_none() {
             self.sessions[session] = Session::default();
@@ -511,51 +513,6 @@ async fn replay(store: &Addr<Store>, records: &[Replay]) -> Vec<Replayed> {
 
 async fn stop(store: Addr<Store>) {
     store.send(Stop).await.unwrap().unwrap();
-}
-
-/// What is in a store, table by table, but for what each daemon has for itself.
-fn tables(path: &Path) -> BTreeMap<String, Vec<Vec<Value>>> {
-    let db = Connection::open(path).unwrap();
-    let names: Vec<String> = db
-        .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-        .unwrap()
-        .query_map([], |row| row.get(0))
-        .unwrap()
-        .collect::<Result<_, _>>()
-        .unwrap();
-    let local = ["deltas", "sizes", "deleted_sessions"];
-    let names = names.into_iter().filter(|name| !local.contains(&name.as_str()));
-    let rows = |name: &str| {
-        let what = match name {
-            "meta" => "SELECT applied, digest, sessions FROM meta".to_owned(),
-            // Those of sessions that are gone go a few at a time.
-            "events" | "attachments" => {
-                format!(
-                    "SELECT * FROM {name} WHERE session IN (SELECT id FROM sessions) ORDER BY session, seq"
-                )
-            }
-            _ => format!("SELECT * FROM {name} ORDER BY 1"),
-        };
-        let columns =
-            |row: &rusqlite::Row<'_>| (0..row.as_ref().column_count()).map(|nth| row.get(nth)).collect();
-        let mut statement = db.prepare(&what).unwrap();
-        statement.query_map([], columns).unwrap().collect::<Result<Vec<Vec<Value>>, _>>().unwrap()
-    };
-    names.map(|name| (name.clone(), rows(&name))).collect()
-}
-
-fn assert_same(ours: &Path, theirs: &Path, why: &str) {
-    let (ours, theirs) = (tables(ours), tables(theirs));
-    assert!(ours.keys().eq(theirs.keys()), "{why}");
-    for (name, rows) in &ours {
-        let first = rows.iter().zip(&theirs[name]).find(|(ours, theirs)| ours != theirs);
-        assert!(
-            *rows == theirs[name],
-            "{why}: {name}, {} and {} rows: {first:?}",
-            rows.len(),
-            theirs[name].len()
-        );
-    }
 }
 
 struct Home(TempDir);

@@ -218,6 +218,23 @@ fn one_file_names_the_websocket_crate() {
 }
 
 #[test]
+fn three_folders_name_the_client_of_nats() {
+    const NAME_IT: [&str; 3] = ["actors/nats/", "actors/bus/", "actors/cluster/engine/"];
+    let mut breaches = Vec::new();
+    for source in sources().iter().filter(|source| !source.is_test()) {
+        if NAME_IT.iter().any(|folder| source.path.starts_with(folder)) {
+            continue;
+        }
+        for (number, line) in source.lines() {
+            if line.contains("async_nats::") {
+                breaches.push(format!("{}:{number}", source.path));
+            }
+        }
+    }
+    none(&breaches, "async-nats is named in actors/nats, actors/bus and actors/cluster/engine alone");
+}
+
+#[test]
 fn files_are_named_for_what_they_hold() {
     const BANNED: [&str; 9] =
         ["utils", "util", "helpers", "helper", "manager", "managers", "common", "misc", "shared"];

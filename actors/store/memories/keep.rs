@@ -13,13 +13,14 @@ use clawmux_core::memory::hashed::Hashed;
 use clawmux_core::memory::record::Superseded;
 use clawmux_core::memory::text::Index;
 use clawmux_core::memory::{ENTRIES_MAX, Embedding, Fact, MemoryRecord, OWNER_BYTES_MAX, Tier};
+use clawmux_core::replica::Write;
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension as _, params};
 use serde_json::Value as Json;
 
 use super::{ENVELOPE_BYTES, Forget, ForgetAll, Import, Learn, Remember, tier_of};
 use crate::store::Store;
-use crate::store::change::Change;
+use crate::store::change::{Change, MadeBy};
 use crate::store::columns::{Columns as _, integer, number, time};
 use crate::store::failure::Failure;
 use crate::store::live::Live;
@@ -137,6 +138,11 @@ impl Change for Kept {
         self.entry.bytes()
     }
 
+    fn made_by(&self) -> MadeBy<'_> {
+        let memory = Box::new(self.entry.memory.clone());
+        MadeBy::All(Write::Remember { memory, by_operator: self.by_operator })
+    }
+
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
         let memory = &self.entry.memory;
         let session = match &memory.session {
@@ -158,6 +164,11 @@ impl Change for Kept {
 impl Change for KeptTogether {
     fn bytes(&self) -> usize {
         self.entries.iter().map(Entry::bytes).sum()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        let memories = self.entries.iter().map(|entry| entry.memory.clone()).collect();
+        MadeBy::All(if self.are_learned { Write::Learn(memories) } else { Write::Import(memories) })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
@@ -211,6 +222,10 @@ impl Change for Forget {
         ENVELOPE_BYTES + self.id.len()
     }
 
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::Forget { id: self.id.clone(), owner: self.owner.clone() })
+    }
+
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
         let owner = writer.owner_of_memory(&self.id)?;
         let is_meant =
@@ -228,6 +243,10 @@ impl Change for Forget {
 impl Change for ForgetAll {
     fn bytes(&self) -> usize {
         ENVELOPE_BYTES
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::ForgetAll(self.0.clone()))
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

@@ -2,11 +2,12 @@
 
 use actix::Message;
 use clawmux_core::error::Error;
+use clawmux_core::replica::Write;
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension as _, params};
 
 use crate::store::DAY_MS;
-use crate::store::change::Change;
+use crate::store::change::{Change, MadeBy};
 use crate::store::columns::{integer, number};
 use crate::store::failure::Failure;
 use crate::store::live::Live;
@@ -48,6 +49,10 @@ impl Query for ReadLearningTokens {
 impl Change for SpendOnLearning {
     fn bytes(&self) -> usize {
         size_of::<Self>()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::SpendOnLearning { at: self.at, tokens: self.tokens })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

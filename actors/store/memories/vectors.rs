@@ -9,11 +9,12 @@ use actix::Message;
 use clawmux_core::error::Error;
 use clawmux_core::ids::Owner;
 use clawmux_core::memory::{Embedding, OWNER_BYTES_MAX};
+use clawmux_core::replica::Write;
 use rusqlite::{OptionalExtension as _, params};
 use serde_json::Value as Json;
 
 use super::ENVELOPE_BYTES;
-use crate::store::change::Change;
+use crate::store::change::{Change, MadeBy};
 use crate::store::columns::{Columns as _, integer, number};
 use crate::store::failure::Failure;
 use crate::store::live::Live;
@@ -105,6 +106,10 @@ impl Change for KeepVectors {
     fn bytes(&self) -> usize {
         let vector = |(_, vector): &(i64, Option<Embedding>)| vector.as_ref().map_or(0, bytes_of);
         ENVELOPE_BYTES + self.vectors.iter().map(vector).sum::<usize>()
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::All(Write::KeepVectors { model: self.model.clone(), vectors: self.vectors.clone() })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {

@@ -29,6 +29,9 @@ use crate::store::{Append, Saying, Words};
 const TITLE_CHARS: usize = 120;
 const PREVIEW_CHARS: usize = 240;
 
+/// The number of no page.
+const NO_PAGE: i64 = 0;
+
 /// Room for a record that is kept for the next one.
 const BODY_BYTES_KEPT: usize = 1 << 20;
 
@@ -130,6 +133,25 @@ impl Writer {
         state.reserved = state.reserved.max(reserve.map_or(0, |reserve| reserve.0));
         self.advance(session, state, false)?;
         self.appended(events.len());
+        Ok(())
+    }
+
+    /// Shows text that no record has yet. It is on no page: what a daemon of a cluster leaves unfinished, another one
+    /// says anew.
+    pub(in crate::store) fn show(
+        &mut self,
+        live: &mut Live,
+        session: &SessionKey,
+        events: &[Logged],
+    ) -> Result<(), Failure> {
+        for logged in events {
+            let (Some(run), Some(piece)) = (&logged.run, logged.event.streamed()) else {
+                return Err(refused(format_args!("number {} of {session} is no text", logged.seq)).into());
+            };
+            let row = self.open_run(run)?.row;
+            live.push(Place { session, row, run, page: NO_PAGE }, (logged.seq, logged.at), piece);
+        }
+        self.figures.events.fetch_add(events.len() as u64, Relaxed);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! What goes wrong, and what text costs.
 
 use super::*;
+use crate::store::change::MadeBy;
 use crate::store::columns::Columns;
 use crate::store::log_writer::Deletion;
 use crate::store::query::Query;
@@ -81,6 +82,10 @@ struct Panic;
 impl Change for Panic {
     fn bytes(&self) -> usize {
         0
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::ThisDaemon
     }
 
     fn is_durable(&self, _: &Writer) -> bool {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`write`] | the changes that all daemons make |
 //! | [`record`] | one of them as bytes, and back |
+//! | [`spoken`] | text that waits for the end of its step |
 //! | [`digest`] | the chain over all records |
 //!
 //! Text of a step that is under way is in no record: a step's text comes with the step's end, in one piece.
@@ -17,6 +18,7 @@
 
 pub mod digest;
 pub mod record;
+pub mod spoken;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -24,4 +26,4 @@ mod values;
 pub mod write;
 
 pub use record::Record;
-pub use write::{Appended, Write};
+pub use write::{Appended, Subject, Write};

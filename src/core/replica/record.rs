@@ -151,6 +151,20 @@ impl Record {
     }
 }
 
+impl Record {
+    /// The stamp of the record that is these bytes, whatever else is in it; none where it has none.
+    pub fn stamp_of(bytes: &[u8]) -> Option<Stamp> {
+        #[derive(Deserialize)]
+        struct Stamped {
+            token: u64,
+            record: u64,
+        }
+        let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
+        let Stamped { token, record } = serde_json::from_slice(&bytes[..end]).ok()?;
+        Some(Stamp { token: Token(token), record: RecordId(record) })
+    }
+}
+
 impl Appended {
     fn to_line<'a>(&'a self, data: &mut Vec<&'a Bytes>) -> Result<AppendLine<'a>, Error> {
         let mut body = Vec::new();
@@ -284,7 +298,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    "take_over" => TakeOver(session),
+    "take_over" => TakeOver(subject),
     "delete" => Delete { session, unused_since },
     "agents" => Agents(changes),
     "tokens" => Tokens(changes),

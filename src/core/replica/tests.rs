@@ -1,3 +1,5 @@
+//! Records of every kind, and what is none.
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::record::{Record, VERSION};
-use super::write::{Appended, Write};
+use super::write::{Appended, Subject, Write};
 use crate::access::About;
 use crate::access::pairing::{self, Device, Grant};
 use crate::access::token::{self, Use};
@@ -383,7 +385,8 @@ fn all() -> Vec<Write> {
     let value = |value| Write::PluginValue { namespace: namespace.clone(), key: "k".into(), value };
     let vectors = vec![(3, memory().embedding), (4, None)];
     let mut all = vec![
-        Write::TakeOver(key("s")),
+        Write::TakeOver(Subject::Session(key("s"))),
+        Write::TakeOver(Subject::Table("jobs")),
         Write::Append(appended()),
         Write::Append(Appended {
             settled: Vec::new(),
@@ -441,6 +444,7 @@ fn what_is_written_is_read() {
         let bytes = Bytes::from(record(write.clone()).to_bytes().unwrap());
         let read = Record::from_bytes(&bytes).unwrap_or_else(|error| panic!("{error}: {write:?}"));
         assert_eq!(data(&read.write), data(&write));
+        assert_eq!(Record::stamp_of(&bytes), Some(read.stamp));
         assert_eq!(read, record(write), "{}", String::from_utf8_lossy(&bytes));
         assert_eq!(read.to_bytes().unwrap(), bytes, "it is written alike");
     }
@@ -467,7 +471,7 @@ fn what_is_no_record_is_refused_in_words() {
         ),
         (of("tokens", r#"{"changes":[{"lend":[]}]}"#), "there is no token::Change \"lend\""),
         (of("begin_call", r#"{"call":-1}"#), "expected a number (u64), found a number, at call"),
-        (of("take_over", r#"{"session":"main:a:b:c"}"#) + "\nrest", "data of nothing"),
+        (of("take_over", r#"{"subject":"main:a:b:c"}"#) + "\nrest", "data of nothing"),
         (append.replace("\"kind\":\"started\"", "\"kind\":\"text\""), "text is no event of a record"),
         (append.replace("\"data\":[7,5]", "\"data\":[7]"), "has not the data of its attachments"),
         (append.replace("\"data\":[7,5]", "\"data\":[7,50]"), "data of an attachment is missing"),
@@ -477,7 +481,7 @@ fn what_is_no_record_is_refused_in_words() {
         assert!(error.message.contains(says), "{bytes}\n{error}");
     }
     let later =
-        of("take_over", r#"{"session":"main:a:b:c"}"#).replace("\"v\":1", &format!("\"v\":{}", VERSION + 1));
+        of("take_over", r#"{"subject":"main:a:b:c"}"#).replace("\"v\":1", &format!("\"v\":{}", VERSION + 1));
     let error = Record::from_bytes(&later.into()).unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("update it"), "{error}");

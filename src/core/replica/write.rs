@@ -21,9 +21,9 @@ use crate::tools::plugin::PluginNamespace;
 /// A change, all of which is made or nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// A session is taken over: who holds the token of this record is the only one who writes to it from here on.
-    /// Calls of models that were under way in it count as spent, with what was reserved for them.
-    TakeOver(SessionKey),
+    /// A subject is taken over: who holds the token of this record is the only one who writes under it from here on. Calls
+    /// of models that were under way in a session count as spent, with what was reserved for them.
+    TakeOver(Subject),
     /// Events are added to a session.
     Append(Appended),
     /// A session is removed.
@@ -118,6 +118,62 @@ pub enum Write {
         /// So many.
         tokens: i64,
     },
+}
+
+/// What a change is about: the changes of one subject are written one after the other, by one daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// A session, with what its calls cost.
+    Session(SessionKey),
+    /// What is kept beside sessions, by its name.
+    Table(&'static str),
+}
+
+impl Subject {
+    /// The names of what is kept beside sessions.
+    pub const TABLES: [&'static str; 10] =
+        ["agents", "calls", "channels", "devices", "files", "jobs", "memories", "plugins", "tokens", "tools"];
+
+    /// What it is about, in the words of the log: a table's name, or the key of a session.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Session(session) => session.as_str(),
+            Self::Table(name) => name,
+        }
+    }
+}
+
+impl Write {
+    /// What it is about.
+    pub fn subject(&self) -> Subject {
+        let session = match self {
+            Self::TakeOver(of) => return of.clone(),
+            Self::Append(appended) => &appended.session,
+            Self::Delete { session, .. } => session,
+            Self::BeginCall { reserved, .. } => &reserved.session,
+            Self::RecordUsage { records, .. } => match records.first() {
+                Some(record) => &record.session,
+                None => return Subject::Table("calls"),
+            },
+            Self::RecordCall(call) => &call.session,
+            Self::Agents(_) => return Subject::Table("agents"),
+            Self::Tokens(_) => return Subject::Table("tokens"),
+            Self::Devices(_) => return Subject::Table("devices"),
+            Self::Jobs(_) => return Subject::Table("jobs"),
+            Self::File(_) => return Subject::Table("files"),
+            Self::Channel { .. } => return Subject::Table("channels"),
+            Self::PluginValue { .. } => return Subject::Table("plugins"),
+            Self::AgreedTools { .. } => return Subject::Table("tools"),
+            Self::Remember { .. }
+            | Self::Learn(_)
+            | Self::Import(_)
+            | Self::Forget { .. }
+            | Self::ForgetAll(_)
+            | Self::KeepVectors { .. }
+            | Self::SpendOnLearning { .. } => return Subject::Table("memories"),
+        };
+        Subject::Session(session.clone())
+    }
 }
 
 /// Events of one session, with the text of the steps that end with them.

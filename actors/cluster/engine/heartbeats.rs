@@ -1,0 +1,126 @@
+//! Heartbeats: each node says to all that it is alive, by messages that are not stored.
+//!
+//! One that can't be sent at once is not sent: a heartbeat that waited in a buffer says nothing. One that
+//! gets lost is followed by the next.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_nats::Subscriber;
+use clawmux_core::cluster::node::{Epoch, Heartbeat, Incarnation, NodeName, NodeState};
+use futures::Stream;
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::Engine;
+use crate::nats::one_line;
+
+/// How long it may take until a heartbeat is on its way.
+const SENT_WITHIN: Duration = Duration::from_millis(250);
+
+#[derive(Serialize, Deserialize)]
+struct BeatValue {
+    node: String,
+    epoch: u64,
+    state: StateValue,
+    #[serde(default)]
+    hears: Vec<String>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StateValue {
+    Joining,
+    Live,
+    Draining,
+}
+
+/// Heartbeats of other nodes, as they come, without an end. Those of the node that joined by this
+/// engine are left out.
+#[derive(Debug)]
+pub struct Heartbeats {
+    messages: Subscriber,
+    me: Arc<OnceLock<NodeName>>,
+}
+
+impl Engine {
+    /// Sends a heartbeat, and does not know who hears it.
+    ///
+    /// # Errors
+    /// Where it can't be sent now.
+    pub async fn beat(&self, beat: &Heartbeat) -> Result<(), String> {
+        self.connected()?;
+        let subject = self.subjects.alive(&beat.from.node);
+        let value = serde_json::to_vec(&BeatValue::from(beat)).map_err(|error| error.to_string())?;
+        match timeout(SENT_WITHIN, self.nats.client.publish(subject, value.into())).await {
+            Ok(sent) => sent.map_err(|error| one_line(&error)),
+            Err(_) => Err("too much waits to be sent".to_owned()),
+        }
+    }
+
+    /// Begins to hear the other nodes, as soon as the server knows of it: what is sent in the first moment may be
+    /// lost. It goes on over lost connections; what was sent meanwhile is lost, too.
+    ///
+    /// # Errors
+    /// Where it can't be begun.
+    pub async fn heartbeats(&self) -> Result<Heartbeats, String> {
+        let client = &self.nats.client;
+        let heard = async {
+            let messages = client.subscribe(self.subjects.all_alive()).await;
+            let messages = messages.map_err(|error| one_line(&error))?;
+            Ok(Heartbeats { messages, me: Arc::clone(&self.me) })
+        };
+        self.in_time(heard).await.map_err(|why| format!("other nodes can't be heard: {why}"))
+    }
+}
+
+impl Stream for Heartbeats {
+    type Item = Heartbeat;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let Some(message) = ready!(Pin::new(&mut self.messages).poll_next(context)) else {
+                return Poll::Ready(None);
+            };
+            match serde_json::from_slice::<BeatValue>(&message.payload) {
+                Ok(beat) if self.me.get().is_some_and(|me| beat.node == me.as_str()) => {}
+                Ok(beat) => return Poll::Ready(Some(beat.into())),
+                Err(error) => {
+                    let (subject, error) = (message.subject.as_str(), error.to_string());
+                    tracing::debug!(subject, error = ?error, "cluster: no heartbeat");
+                }
+            }
+        }
+    }
+}
+
+impl From<&Heartbeat> for BeatValue {
+    fn from(beat: &Heartbeat) -> Self {
+        Self {
+            node: beat.from.node.to_string(),
+            epoch: beat.from.epoch.0,
+            state: match beat.state {
+                NodeState::Joining => StateValue::Joining,
+                NodeState::Live => StateValue::Live,
+                NodeState::Draining => StateValue::Draining,
+            },
+            hears: beat.hears.iter().map(NodeName::to_string).collect(),
+        }
+    }
+}
+
+impl From<BeatValue> for Heartbeat {
+    fn from(beat: BeatValue) -> Self {
+        Self {
+            from: Incarnation { node: NodeName::new(beat.node), epoch: Epoch(beat.epoch) },
+            state: match beat.state {
+                StateValue::Joining => NodeState::Joining,
+                StateValue::Live => NodeState::Live,
+                StateValue::Draining => NodeState::Draining,
+            },
+            hears: beat.hears.into_iter().map(NodeName::new).collect(),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Everything that a cluster asks of JetStream: the log, two buckets and heartbeats.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | `subjects` | what everything is called |
+//! | `streams` | makes the log and the buckets, or looks whether those that are there fit |
+//! | `durability` | asks the servers whether an acknowledgement is a sync |
+//! | `writing` | publishes with the last sequence of a subject expected |
+//! | `reading` | what a subject has, whose a guard is, how far the log reaches |
+//! | `following` | the log from a record on, in order |
+//! | `buckets` | nodes join, slots are read and written |
+//! | `heartbeats` | who says that it is alive |
+//!
+//! Nothing here decides anything: who may write is what [`clawmux_core::cluster`] says, what a record says is
+//! the store's. Every answer comes within [`ANSWER_MAX`], or is an error that says so. A future that is
+//! dropped before that may have written all the same.
+//!
+//! What is read may be stale: any replica answers. Only a guard and the extent of the log are asked of the
+//! leader, and that one may be outdone and not know it yet. An acknowledgement alone is the truth.
+//!
+//! Deliberately absent: watches of buckets, which leave consumers behind when they are made again;
+//! `Nats-Msg-Id`, which has a server refuse a message of its own; a wait for the connection, as a record that
+//! waits in a buffer arrives late.
+
+mod buckets;
+mod durability;
+mod following;
+mod heartbeats;
+mod reading;
+mod streams;
+mod subjects;
+mod writing;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_nats::connection::State;
+use clawmux_core::cluster::node::NodeName;
+use clawmux_core::cluster::slot::Slot;
+use clawmux_core::config::BusCredential;
+use clawmux_core::replica::Subject;
+use tokio::sync::Semaphore;
+
+pub use self::buckets::Node;
+pub use self::following::{Followed, LogRecord};
+pub use self::heartbeats::Heartbeats;
+pub use self::reading::Extent;
+use self::subjects::Subjects;
+pub use self::writing::Published;
+pub use crate::nats::Unusable;
+use crate::nats::{Access, Nats, reach};
+
+/// How long anything may take: a publish, a read, the beginning of following.
+pub const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The largest record, in bytes. Servers that take less are refused.
+pub const RECORD_BYTES_MAX: usize = 1000 * 1000;
+
+/// Room for the headers of a record.
+const HEADER_BYTES_MAX: usize = 1024;
+
+/// Publishes on their way at once, of one engine.
+const PUBLISHES_MAX: usize = 1024;
+
+/// Batches that a stream takes at once, of all its clients: the server's default.
+const BATCHES_OF_STREAM_MAX: usize = 50;
+
+/// With what an engine is opened.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// The name of the cluster: 1 to 32 letters, digits, `_` and `-`.
+    pub name: String,
+    /// The servers, in the order in which they are tried.
+    pub servers: Vec<String>,
+    /// What is shown to them.
+    pub credential: BusCredential,
+    /// A certificate authority, besides those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate and the key that are shown to the servers.
+    pub client_certificate: Option<(PathBuf, PathBuf)>,
+    /// How many servers have everything: 3, 5, or 1 where losing it does not matter.
+    pub replicas: usize,
+    /// The most bytes that the log may have; none = the server's limit. Counts when the log is made.
+    pub max_log_bytes: Option<u64>,
+    /// The monitoring ports of the servers, as `http://` URLs.
+    pub monitor: Vec<String>,
+    /// What an acknowledgement must be.
+    pub durability: Durability,
+}
+
+impl Default for EngineSettings {
+    /// Three servers that sync, one of them on this host.
+    fn default() -> Self {
+        Self {
+            name: "clawmux".to_owned(),
+            servers: vec!["nats://127.0.0.1:4222".to_owned()],
+            credential: BusCredential::None,
+            ca_file: None,
+            client_certificate: None,
+            replicas: 3,
+            max_log_bytes: None,
+            monitor: Vec::new(),
+            durability: Durability::Required,
+        }
+    }
+}
+
+/// What an acknowledgement must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Synced on a majority of the servers, as their monitoring ports say.
+    Required,
+    /// Nobody looks. A power cut may take what was acknowledged.
+    Unchecked,
+}
+
+/// The log, the buckets and the heartbeats of one cluster. Clones share a connection and its bounds.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    nats: Nats,
+    subjects: Subjects,
+    /// The node that joined.
+    me: Arc<OnceLock<NodeName>>,
+    publishes: Arc<Semaphore>,
+    batches: Arc<Semaphore>,
+}
+
+impl Engine {
+    /// Connects, and makes the log and the buckets where they are not there. The connection lives on the
+    /// runtime that this is called on.
+    ///
+    /// # Errors
+    /// Where the servers can't be reached, are too old, have no JetStream or do not sync, or where what is
+    /// there has other settings: a sentence that says so and what to do.
+    pub async fn open(settings: &EngineSettings) -> Result<Self, Unusable> {
+        let subjects = Subjects::new(&settings.name).map_err(Unusable::refused)?;
+        if ![1, 3, 5].contains(&settings.replicas) {
+            return Err(Unusable::refused(format!(
+                "cluster.replicas: {} servers are no cluster: set it to 3 or 5, of which a majority is left \
+                 when one is lost",
+                settings.replicas
+            )));
+        }
+        let access = Access {
+            section: "cluster",
+            servers: &settings.servers,
+            credential: &settings.credential,
+            ca_file: settings.ca_file.as_ref(),
+            client_certificate: settings.client_certificate.as_ref(),
+        };
+        let nats = reach(&access, format!("clawmux cluster {}", settings.name)).await?;
+        let payload_max = nats.payload_max();
+        if payload_max < RECORD_BYTES_MAX + HEADER_BYTES_MAX {
+            return Err(Unusable::refused(format!(
+                "the NATS server takes messages of {payload_max} bytes, and a record may have \
+                 {RECORD_BYTES_MAX}: raise max_payload to 1 MB in its configuration"
+            )));
+        }
+        if settings.durability == Durability::Required {
+            let server = nats.client.server_info().server_id;
+            durability::check(&settings.monitor, settings.replicas, &server).await?;
+        }
+        streams::open(&nats, &subjects, settings).await?;
+        Ok(Self {
+            nats,
+            subjects,
+            me: Arc::default(),
+            publishes: Arc::new(Semaphore::new(PUBLISHES_MAX)),
+            // There are as many daemons as servers, or about that.
+            batches: Arc::new(Semaphore::new(BATCHES_OF_STREAM_MAX / settings.replicas)),
+        })
+    }
+
+    /// Where records about this are in the log, `slot` being its slot.
+    pub fn subject(&self, subject: &Subject, slot: Slot) -> String {
+        self.subjects.of(subject, slot)
+    }
+
+    /// Where the guard of the key with this hash is in the log.
+    pub fn guard(&self, hash: &[u8]) -> String {
+        self.subjects.guard(hash)
+    }
+
+    /// Whether this is the subject of a guard, whose record says nothing for the store.
+    pub fn is_guard(&self, subject: &str) -> bool {
+        self.subjects.is_guard(subject)
+    }
+
+    /// Whether a server is connected now. Without one everything fails at once.
+    pub fn is_connected(&self) -> bool {
+        self.nats.client.connection_state() == State::Connected
+    }
+
+    /// How often the connection was lost.
+    pub fn losses(&self) -> u64 {
+        self.nats.losses()
+    }
+
+    fn connected(&self) -> Result<(), String> {
+        match self.is_connected() {
+            true => Ok(()),
+            false => Err("no NATS server is connected".to_owned()),
+        }
+    }
+}
+
+/// That there was no answer in time.
+fn no_answer() -> String {
+    format!("the NATS servers did not answer within {} s", ANSWER_MAX.as_secs())
+}

@@ -1,0 +1,169 @@
+//! What subjects, streams and buckets of one cluster are called.
+//!
+//! | subject | what is there |
+//! |---|---|
+//! | `PREFIX.log.s.{slot}.{session}` | a session's records; the session as 32 hexadecimal digits |
+//! | `PREFIX.log.k.{hash}` | the guard of a key |
+//! | `PREFIX.log.t.{table}` | the records of what is kept beside sessions |
+//! | `PREFIX.alive.{node}` | heartbeats, which are not stored |
+//!
+//! Tokens are numbers, hexadecimal digits or names of ours, never text of a client: a dot, a wildcard or a
+//! space in one would be another subject. The names of nodes come from the configuration and from hosts, so
+//! they are encoded.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use clawmux_core::cluster::node::NodeName;
+use clawmux_core::cluster::slot::{SessionId, Slot};
+use clawmux_core::hex::hex;
+use clawmux_core::replica::Subject;
+
+/// The longest name of a cluster, in bytes.
+const NAME_BYTES_MAX: usize = 32;
+
+/// The names of one cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Subjects {
+    prefix: Arc<str>,
+}
+
+impl Subjects {
+    /// Those of the cluster of this name.
+    ///
+    /// # Errors
+    /// Where it can't be the name of a cluster: what may be in one.
+    pub(super) fn new(name: &str) -> Result<Self, String> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_allowed) {
+            return Err(format!(
+                "cluster.name: {name:?} is no name of a cluster: give it 1 to {NAME_BYTES_MAX} letters, digits, \
+                 _ and -"
+            ));
+        }
+        Ok(Self { prefix: name.into() })
+    }
+
+    /// The stream that is the log.
+    pub(super) fn log_stream(&self) -> String {
+        format!("{}_LOG", self.prefix)
+    }
+
+    /// Everything in the log.
+    pub(super) fn log(&self) -> String {
+        format!("{}.log.>", self.prefix)
+    }
+
+    /// The records about this, whose slot is that.
+    pub(super) fn of(&self, subject: &Subject, slot: Slot) -> String {
+        let prefix = &self.prefix;
+        match subject {
+            Subject::Session(session) => {
+                format!("{prefix}.log.s.{}.{}", slot.number(), SessionId::of(session))
+            }
+            Subject::Table(table) => format!("{prefix}.log.t.{table}"),
+        }
+    }
+
+    /// The guard of the key with this hash.
+    pub(super) fn guard(&self, hash: &[u8]) -> String {
+        format!("{}.log.k.{}", self.prefix, hex(hash))
+    }
+
+    /// Whether this is the subject of a guard.
+    pub(super) fn is_guard(&self, subject: &str) -> bool {
+        let rest = subject.strip_prefix(&*self.prefix);
+        rest.is_some_and(|rest| rest.starts_with(".log.k."))
+    }
+
+    /// The bucket of nodes.
+    pub(super) fn nodes(&self) -> Bucket {
+        Bucket(format!("{}_nodes", self.prefix))
+    }
+
+    /// The bucket of slots.
+    pub(super) fn slots(&self) -> Bucket {
+        Bucket(format!("{}_slots", self.prefix))
+    }
+
+    /// The heartbeats of this node.
+    pub(super) fn alive(&self, node: &NodeName) -> String {
+        format!("{}.alive.{}", self.prefix, token(node))
+    }
+
+    /// The heartbeats of all nodes.
+    pub(super) fn all_alive(&self) -> String {
+        format!("{}.alive.*", self.prefix)
+    }
+}
+
+/// A bucket of keys, each with its last value: a stream as clients of NATS know key-value stores.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket(String);
+
+impl Bucket {
+    /// Its stream.
+    pub(super) fn stream(&self) -> String {
+        format!("KV_{}", self.0)
+    }
+
+    /// The subject of a key; `*` stands for all of them, `>` for what the stream has.
+    pub(super) fn key(&self, key: &str) -> String {
+        format!("$KV.{}.{key}", self.0)
+    }
+}
+
+/// A node's name as a token, and as a key: what is no letter, digit, `_` or `-` is `=` and two digits.
+pub(super) fn token(node: &NodeName) -> String {
+    let text = node.as_str();
+    if text.is_empty() {
+        return "=".to_owned();
+    }
+    text.bytes().fold(String::with_capacity(text.len()), |mut token, byte| {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' => token.push(byte.into()),
+            _ => drop(write!(token, "={byte:02X}")),
+        }
+        token
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clawmux_core::ids::SessionKey;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn subjects_stay_as_they_are() {
+        let subjects = Subjects::new("clawmux").unwrap();
+        let session = SessionKey::parse("main:websocket:ada:main").unwrap();
+        let slot = Slot::of(&session);
+        let session = subjects.of(&Subject::Session(session), slot);
+        assert_eq!(session, "clawmux.log.s.228.e41824f2ab516549e0639172ced548ab");
+        assert_eq!(subjects.of(&Subject::Table("jobs"), Slot::new(1)), "clawmux.log.t.jobs");
+        assert_eq!(subjects.guard(&[0, 255]), "clawmux.log.k.00ff");
+        assert!(subjects.is_guard("clawmux.log.k.00ff") && !subjects.is_guard(&session));
+        assert_eq!(subjects.slots().stream(), "KV_clawmux_slots");
+        assert_eq!(subjects.nodes().key("a"), "$KV.clawmux_nodes.a");
+        assert_eq!(subjects.alive(&NodeName::new("a.b c*")), "clawmux.alive.a=2Eb=20c=2A");
+        assert_eq!(subjects.alive(&NodeName::new("")), "clawmux.alive.=");
+    }
+
+    #[test]
+    fn a_name_that_would_be_another_subject_is_refused() {
+        for name in ["", "a.b", "a b", "*", ">", "ä", &"a".repeat(33)] {
+            assert!(Subjects::new(name).unwrap_err().starts_with("cluster.name: "));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_node_has_a_token_of_its_own(one in any::<String>(), other in any::<String>()) {
+            let tokens = [&one, &other].map(|name| token(&NodeName::new(name.as_str())));
+            prop_assert_eq!(one == other, tokens[0] == tokens[1]);
+            prop_assert!(!tokens[0].is_empty() && !tokens[0].contains(['.', '*', '>', ' ', '$']));
+        }
+    }
+}

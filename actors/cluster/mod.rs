@@ -1,0 +1,720 @@
+//! A daemon of a cluster: several daemons, one set of sessions, in one log on JetStream.
+//!
+//! What changes the store comes here first ([`Submission`]). It is written into the log, under its subject and with
+//! the last sequence of that expected; every daemon follows the log and has its store apply it, this one too, and then
+//! whoever waits is told how it went. Which sessions this daemon writes, and how it finds out what became of a record
+//! without an answer, [`clawmux_core::cluster`] says; here it is done.
+//!
+//! ```text
+//! Session, Scheduler, ... -> Store -> (Submission) -> Cluster -> engine -> log
+//!                              ^                                            |
+//!                              +----------------- Replay <- follow ---------+
+//! ```
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`engine`] | everything that is asked of JetStream |
+//! | `writing` | what is to be written under one subject, in order |
+//!
+//! Deliberately absent, so far: commands for sessions of other daemons, and keys of prompts that come to two of them
+//! at once. A change of a session that another daemon owns is refused.
+
+pub mod engine;
+mod writing;
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use actix::{
+    Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message, SpawnHandle, StreamHandler,
+};
+use bytes::Bytes;
+use clawmux_core::cluster::node::{Heartbeat, NodeName};
+use clawmux_core::cluster::ownership::appender::{Action as Deed, Appender, Input as News};
+use clawmux_core::cluster::ownership::slots::{Action, Input, Ownership};
+use clawmux_core::cluster::slot::Slot;
+use clawmux_core::cluster::stamp::{RecordId, Sequence, Stamp, Token};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::replica::{Record, Subject, Write};
+use futures::StreamExt as _;
+use serde_json::json;
+use tokio::sync::mpsc::Receiver;
+
+use crate::runtime::awaited::{Awaited, Awaits};
+use crate::runtime::clock;
+use crate::runtime::observe::{Observe, Observed};
+use crate::store::{ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd, Submission};
+use engine::{Engine, Published};
+use writing::{Stage, Waiting, What, Writing, slot_of};
+
+/// How often slots and records that wait are looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The pause before the log is followed again, or the store is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Records that the store has been given and has not applied.
+const REPLAYS_MAX: usize = 256;
+
+/// Records of one subject that are read at once to find out what became of one.
+const READ_MAX: usize = 64;
+
+/// So many subjects may be awake before some are put to sleep.
+const AWAKE_MAX: usize = 16_384;
+
+/// So many of them at once.
+const SLEEPS_MAX: usize = 64;
+
+/// How long a change waits for its slot before it is refused, in milliseconds.
+const SLOT_WAIT_MS: u64 = 10_000;
+
+/// How a daemon takes part.
+#[derive(Clone, Debug)]
+pub struct ClusterSettings {
+    /// Its name among the daemons.
+    pub node: NodeName,
+    /// The silence after which a daemon counts as dead, in milliseconds.
+    pub lease_ms: u64,
+}
+
+/// A daemon's part in its cluster.
+pub struct Cluster {
+    settings: ClusterSettings,
+    engine: Rc<Engine>,
+    store: Addr<Store>,
+    ownership: Ownership,
+    writings: HashMap<Subject, Writing>,
+    /// Those that are awake, by the words of the log.
+    awake: HashMap<String, Subject>,
+    /// Whose appenders want to know what time it is, or that wait for their slot.
+    restless: HashSet<Subject>,
+    /// How many records this process has numbered.
+    records: u64,
+    /// The last record that the store has applied.
+    applied: u64,
+    /// The replica is whole once it has this record; none where it was, or where that is not known yet.
+    catches_up_to: Option<u64>,
+    following: Option<SpawnHandle>,
+    stalled: HashSet<Subject>,
+    figures: Figures,
+    awaited: Awaited<Self>,
+}
+
+/// What happened, for the operator.
+#[derive(Debug, Default)]
+struct Figures {
+    written: u64,
+    transient: u64,
+    refused: u64,
+    unknown: u64,
+    followed_anew: u64,
+}
+
+/// A record that the store has applied, or why none can be.
+struct Fed(Result<(u64, String, Option<Stamp>, Replayed), NotFed>);
+
+/// Why a record was not applied.
+enum NotFed {
+    /// It did not come.
+    Log(String),
+    /// The store could not, or did not say in time.
+    Store(String),
+}
+
+/// A heartbeat that came.
+struct Heard(Heartbeat);
+
+/// Begins with the log anew.
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Follow;
+
+/// Ends: nothing more is written. What is on its way may be accepted all the same.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Leave;
+
+impl Cluster {
+    /// Takes part with this store, whose changes come as submissions.
+    pub fn start(
+        settings: ClusterSettings,
+        engine: Engine,
+        store: Addr<Store>,
+        submissions: Receiver<Submission>,
+    ) -> Addr<Self> {
+        Self::create(|ctx| {
+            ctx.add_stream(futures::stream::unfold(submissions, async |mut submissions| {
+                submissions.recv().await.map(|submission| (submission, submissions))
+            }));
+            Self {
+                ownership: Ownership::new(settings.node.clone(), settings.lease_ms, Slot::all(), now_ms()),
+                settings,
+                engine: Rc::new(engine),
+                store,
+                writings: HashMap::new(),
+                awake: HashMap::new(),
+                restless: HashSet::new(),
+                records: 0,
+                applied: 0,
+                catches_up_to: None,
+                following: None,
+                stalled: HashSet::new(),
+                figures: Figures::default(),
+                awaited: Awaited::default(),
+            }
+        })
+    }
+
+    fn own(&mut self, input: Input<'_>, ctx: &mut Context<Self>) {
+        let mut actions = Vec::new();
+        self.ownership.handle(input, now_ms(), &mut actions);
+        for action in actions {
+            self.act(action, ctx);
+        }
+    }
+
+    fn act(&mut self, action: Action, ctx: &mut Context<Self>) {
+        let engine = Rc::clone(&self.engine);
+        match action {
+            Action::Join => {
+                let node = self.settings.node.clone();
+                let about = json!({ "version": env!("CARGO_PKG_VERSION") }).to_string();
+                let joined = async move {
+                    let epoch = engine.join(&node, about.into()).await?;
+                    Ok::<_, String>((epoch, engine.extent().await?))
+                };
+                self.awaited.add(joined, |cluster, joined, ctx| match joined {
+                    Ok((epoch, extent)) => {
+                        cluster.catches_up_to = Some(extent.last.0);
+                        cluster.own(Input::Joined(epoch), ctx);
+                        cluster.look_whether_whole(ctx);
+                    }
+                    Err(why) => tracing::warn!(why, "cluster: it can't be joined; it is tried again"),
+                });
+            }
+            Action::Beat(beat) => {
+                self.awaited.add(async move { engine.beat(&beat).await }, |_, sent, _| {
+                    if let Err(why) = sent {
+                        tracing::debug!(why, "cluster: a heartbeat was not sent");
+                    }
+                });
+            }
+            Action::ReadSlots => {
+                self.awaited.add(async move { engine.read_slots().await }, |cluster, read, ctx| match read {
+                    Ok(entries) => cluster.own(Input::SlotsRead(&entries), ctx),
+                    Err(why) => tracing::debug!(why, "cluster: the slots can't be read"),
+                });
+            }
+            Action::WriteSlot { slot, expected, claim } => {
+                let written = async move { engine.write_slot(slot, expected, &claim).await };
+                self.awaited.add(written, move |cluster, written, ctx| match written {
+                    Ok(Some(token)) => cluster.own(Input::Accepted(slot, token), ctx),
+                    Ok(None) => {}
+                    Err(why) => tracing::debug!(why, "cluster: a slot was not written"),
+                });
+            }
+            Action::Gained(slot, _) => {
+                for subject in self.subjects_of(slot) {
+                    self.proceed(&subject, ctx);
+                }
+            }
+            Action::Vacate(slot) => {
+                for subject in self.subjects_of(slot) {
+                    self.tell(&subject, News::Close, ctx);
+                }
+                self.look_whether_vacated(slot, ctx);
+            }
+            Action::Lost(slot) => {
+                for subject in self.subjects_of(slot) {
+                    self.tell(&subject, News::Lose, ctx);
+                }
+            }
+            Action::Released(_) => {}
+            Action::Drained => tracing::info!("cluster: all slots are given away"),
+        }
+    }
+
+    fn subjects_of(&self, slot: Slot) -> Vec<Subject> {
+        let of = self.writings.iter().filter(|(_, writing)| writing.slot == slot);
+        of.map(|(subject, _)| subject.clone()).collect()
+    }
+
+    fn look_whether_vacated(&mut self, slot: Slot, ctx: &mut Context<Self>) {
+        let is_awake = |writing: &Writing| matches!(writing.stage, Stage::Awake(_) | Stage::Asking);
+        if !self.writings.values().any(|writing| writing.slot == slot && is_awake(writing)) {
+            self.own(Input::Vacated(slot), ctx);
+        }
+    }
+
+    /// The replica is whole once it has what was in the log when the daemon joined.
+    fn look_whether_whole(&mut self, ctx: &mut Context<Self>) {
+        if self.catches_up_to.is_some_and(|last| self.applied >= last) {
+            self.catches_up_to = None;
+            self.own(Input::CaughtUp, ctx);
+        }
+    }
+
+    /// Does what is next under a subject, as far as that can be done now.
+    fn proceed(&mut self, subject: &Subject, ctx: &mut Context<Self>) {
+        while let Some(writing) = self.writings.get_mut(subject) {
+            let is_open = matches!(&writing.stage, Stage::Awake(appender) if appender.is_open());
+            let Some(Waiting { what, answer }) = writing.next() else { break };
+            match what {
+                What::Text(session, events) => {
+                    let shown = self.store.send(ShowText { session, events });
+                    self.awaited.add(shown, move |_, shown, _| {
+                        answer.one_is(shown.unwrap_or_else(|_| Err(away("the store has stopped"))));
+                    });
+                }
+                What::Record(write) if is_open => {
+                    self.records += 1;
+                    let id = RecordId(self.records);
+                    let Stage::Awake(appender) = &writing.stage else { break };
+                    let stamp = Stamp { token: appender.token(), record: id };
+                    match (Record { stamp, write }).to_bytes() {
+                        Ok(record) => {
+                            writing.in_flight = Some((id, answer));
+                            let append = News::Append { id, record: record.into(), has_guard: false };
+                            self.tell(subject, append, ctx);
+                        }
+                        Err(error) => answer.one_is(Err(error)),
+                    }
+                }
+                what @ What::Record(_) => {
+                    writing.queue.push_front(Waiting { what, answer });
+                    self.wake(subject);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Begins to write under a subject, where its slot is ours.
+    fn wake(&mut self, subject: &Subject) {
+        let Some(writing) = self.writings.get_mut(subject) else { return };
+        if !matches!(writing.stage, Stage::Asleep) {
+            return;
+        }
+        let Some(token) = self.ownership.token(writing.slot) else {
+            writing.waits_since_ms.get_or_insert_with(now_ms);
+            self.restless.insert(subject.clone());
+            return;
+        };
+        (writing.stage, writing.waits_since_ms) = (Stage::Asking, None);
+        let (asked, subject) = (self.store.send(ReadSubject(writing.name.clone())), subject.clone());
+        self.awaited.add(asked, move |cluster, end, ctx| match end {
+            Ok(Ok(end)) => cluster.begin(&subject, token, end, ctx),
+            Ok(Err(error)) => cluster.give_up(&subject, &error, ctx),
+            Err(_) => cluster.give_up(&subject, &away("the store has stopped"), ctx),
+        });
+    }
+
+    fn begin(&mut self, subject: &Subject, token: Token, end: SubjectEnd, ctx: &mut Context<Self>) {
+        let Some(writing) = self.writings.get_mut(subject) else { return };
+        self.records += 1;
+        let mut deeds = Vec::new();
+        let known = (Sequence(end.last), end.token);
+        let appender = Appender::new(token, RecordId(self.records), known, now_ms(), &mut deeds);
+        writing.stage = Stage::Awake(Box::new(appender));
+        writing.begun = self.records;
+        self.awake.insert(writing.name.clone(), subject.clone());
+        self.restless.insert(subject.clone());
+        self.do_all(subject, deeds, ctx);
+    }
+
+    fn give_up(&mut self, subject: &Subject, error: &Error, ctx: &mut Context<Self>) {
+        if let Some(writing) = self.writings.get_mut(subject) {
+            writing.stage = Stage::Asleep;
+            writing.refuse_all(error);
+            let slot = writing.slot;
+            self.look_whether_vacated(slot, ctx);
+        }
+    }
+
+    fn tell(&mut self, subject: &Subject, news: News<'_, Bytes>, ctx: &mut Context<Self>) {
+        let Some(writing) = self.writings.get_mut(subject) else { return };
+        let Stage::Awake(appender) = &mut writing.stage else { return };
+        let mut deeds = Vec::new();
+        appender.handle(news, now_ms(), &mut deeds);
+        self.restless.insert(subject.clone());
+        self.do_all(subject, deeds, ctx);
+    }
+
+    /// The same of an answer to what was asked when the subject was begun under this number.
+    fn tell_if(&mut self, (subject, begun): &(Subject, u64), news: News<'_, Bytes>, ctx: &mut Context<Self>) {
+        if self.writings.get(subject).is_some_and(|writing| writing.begun == *begun) {
+            self.tell(subject, news, ctx);
+        }
+    }
+
+    fn do_all(&mut self, subject: &Subject, deeds: Vec<Deed<Bytes>>, ctx: &mut Context<Self>) {
+        for deed in deeds {
+            self.carry_out(subject, deed, ctx);
+        }
+    }
+
+    fn carry_out(&mut self, subject: &Subject, deed: Deed<Bytes>, ctx: &mut Context<Self>) {
+        let Some(writing) = self.writings.get_mut(subject) else { return };
+        let (engine, of) = (Rc::clone(&self.engine), (subject.clone(), writing.begun));
+        match deed {
+            Deed::Publish { attempt, stamp, expected, record, .. } => {
+                let take_over = Record { stamp, write: Write::TakeOver(subject.clone()) };
+                let record = record.map_or_else(|| take_over.to_bytes().map(Bytes::from), Ok);
+                let name = writing.name.clone();
+                let published = async move {
+                    match record {
+                        Ok(record) => engine.publish(&name, expected, record).await,
+                        Err(error) => Published::Unknown(error.message),
+                    }
+                };
+                self.awaited.add(published, move |cluster, published, ctx| {
+                    let news = match published {
+                        Published::Acked(sequence) => News::Acked(stamp.record, sequence),
+                        Published::Transient => {
+                            cluster.figures.transient += 1;
+                            News::Transient(attempt)
+                        }
+                        Published::Refused => {
+                            cluster.figures.refused += 1;
+                            News::Refused(attempt)
+                        }
+                        Published::Unknown(why) => {
+                            cluster.figures.unknown += 1;
+                            tracing::debug!(
+                                why,
+                                "cluster: what became of a record is not known; it is found out"
+                            );
+                            News::Unknown(attempt)
+                        }
+                    };
+                    cluster.tell_if(&of, news, ctx);
+                });
+            }
+            Deed::ReadSince(attempt, after) => {
+                let name = writing.name.clone();
+                let read = async move { engine.read_since(&name, after, READ_MAX).await };
+                self.awaited.add(read, move |cluster, read, ctx| match read {
+                    Ok(records) => {
+                        let stamped = |(sequence, record): &(Sequence, Bytes)| (*sequence, stamp_of(record));
+                        let records: Vec<_> = records.iter().map(stamped).collect();
+                        cluster.tell_if(&of, News::ReadBack(attempt, &records), ctx);
+                    }
+                    Err(why) => {
+                        tracing::debug!(why, "cluster: a subject can't be read");
+                        cluster.tell_if(&of, News::Unknown(attempt), ctx);
+                    }
+                });
+            }
+            Deed::ReadKey(attempt, _) => self.tell(subject, News::KeyIs(attempt, None), ctx),
+            Deed::Opened => self.proceed(subject, ctx),
+            // Whoever waits is told once the store has it.
+            Deed::Written(..) => self.figures.written += 1,
+            Deed::Lost(id) | Deed::Taken(id) => {
+                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| *in_flight == id) {
+                    answer.one_is(Err(away("another daemon of the cluster owns it now: try again")));
+                }
+            }
+            Deed::Stalled => {
+                if self.stalled.is_empty() {
+                    tracing::error!(
+                        "cluster: nothing can be written to the log; it is tried again and again"
+                    );
+                }
+                self.stalled.insert(subject.clone());
+            }
+            Deed::Flows => self.flows(subject),
+            Deed::Ended(outdone) => {
+                writing.stage = Stage::Asleep;
+                let slot = writing.slot;
+                self.awake.remove(&writing.name);
+                self.restless.insert(subject.clone());
+                self.flows(subject);
+                match outdone {
+                    Some(token) => {
+                        self.outdone(subject);
+                        self.own(Input::Superseded(slot, token), ctx);
+                    }
+                    None => self.look_whether_vacated(slot, ctx),
+                }
+            }
+        }
+    }
+
+    fn outdone(&mut self, subject: &Subject) {
+        if let Some(writing) = self.writings.get_mut(subject) {
+            writing.refuse_all(&away("another daemon of the cluster owns it now: try again"));
+        }
+    }
+
+    fn flows(&mut self, subject: &Subject) {
+        if self.stalled.remove(subject) && self.stalled.is_empty() {
+            tracing::info!("cluster: the log is written again");
+        }
+    }
+
+    /// The store has applied a record.
+    fn fed(
+        &mut self,
+        name: &str,
+        position: u64,
+        stamp: Option<Stamp>,
+        outcome: Replayed,
+        ctx: &mut Context<Self>,
+    ) {
+        self.applied = self.applied.max(position);
+        self.look_whether_whole(ctx);
+        let Some(subject) = self.awake.get(name).cloned() else { return };
+        let stamp = stamp.unwrap_or(NO_STAMP);
+        self.tell(&subject, News::Applied(Sequence(position), stamp), ctx);
+        let Some(writing) = self.writings.get_mut(&subject) else { return };
+        let Stage::Awake(appender) = &writing.stage else { return };
+        let is_ours = appender.token() == stamp.token;
+        if let Some((_, answer)) =
+            writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record)
+        {
+            answer.one_is(match outcome {
+                Replayed::Made | Replayed::Known => Ok(()),
+                Replayed::Refused(error) => Err(error),
+            });
+            self.proceed(&subject, ctx);
+        }
+    }
+
+    fn tick(&mut self, ctx: &mut Context<Self>) {
+        self.own(Input::Tick, ctx);
+        self.put_some_to_sleep(ctx);
+        let now = now_ms();
+        for subject in std::mem::take(&mut self.restless) {
+            let Some(writing) = self.writings.get_mut(&subject) else { continue };
+            match &writing.stage {
+                Stage::Awake(appender) => {
+                    let Some(deadline) = appender.deadline_ms() else { continue };
+                    if deadline <= now {
+                        self.tell(&subject, News::Tick, ctx);
+                    } else {
+                        self.restless.insert(subject);
+                    }
+                }
+                Stage::Asking => {}
+                Stage::Asleep => self.wait_or_refuse(&subject, now, ctx),
+            }
+        }
+    }
+
+    /// A subject whose slot is not ours waits for it for a while, where nobody has it.
+    fn wait_or_refuse(&mut self, subject: &Subject, now: u64, ctx: &mut Context<Self>) {
+        let Some(writing) = self.writings.get_mut(subject) else { return };
+        if self.ownership.token(writing.slot).is_some() {
+            return self.proceed(subject, ctx);
+        }
+        let owner = self.ownership.owner(writing.slot).filter(|owner| **owner != self.settings.node);
+        let waited = writing.waits_since_ms.map_or(0, |since| now.saturating_sub(since));
+        if let Some(owner) = owner {
+            writing.refuse_all(&away(&format!("it is owned by {owner}, another daemon of the cluster")));
+        } else if waited >= SLOT_WAIT_MS {
+            writing.refuse_all(&away(
+                "no daemon of the cluster owns it, and this one could not take it: try again",
+            ));
+        }
+        match writing.is_idle() {
+            true => drop(self.writings.remove(subject)),
+            false => drop(self.restless.insert(subject.clone())),
+        }
+    }
+
+    /// Puts some of those to sleep that have nothing to write, where there are many.
+    fn put_some_to_sleep(&mut self, ctx: &mut Context<Self>) {
+        if self.awake.len() <= AWAKE_MAX {
+            return;
+        }
+        let idle =
+            self.awake.values().filter(|subject| self.writings.get(subject).is_some_and(Writing::is_idle));
+        for subject in idle.take(SLEEPS_MAX).cloned().collect::<Vec<_>>() {
+            self.tell(&subject, News::Close, ctx);
+        }
+    }
+
+    /// What the store has applied meanwhile is not known: every subject begins anew from what it has then. A record
+    /// that is on its way may be in the log all the same.
+    fn forget_what_is_awake(&mut self) {
+        self.awake.clear();
+        self.stalled.clear();
+        for (subject, writing) in &mut self.writings {
+            if let Some((_, answer)) = writing.in_flight.take() {
+                let why = "the store did not apply the change in time: whether it was made is not known";
+                answer.one_is(Err(ErrorCode::Timeout.error(why)));
+            }
+            writing.stage = Stage::Asleep;
+            self.restless.insert(subject.clone());
+        }
+    }
+
+    fn follow_later(&mut self, ctx: &mut Context<Self>) {
+        if let Some(following) = self.following.take() {
+            ctx.cancel_future(following);
+        }
+        self.figures.followed_anew += 1;
+        ctx.notify_later(Follow, PAUSE);
+    }
+}
+
+/// What a record is taken for whose stamp can't be read: none of an owner's.
+const NO_STAMP: Stamp = Stamp { token: Token(0), record: RecordId(0) };
+
+fn stamp_of(record: &Bytes) -> Stamp {
+    Record::stamp_of(record).unwrap_or(NO_STAMP)
+}
+
+fn now_ms() -> u64 {
+    clock::now().as_millis()
+}
+
+fn away(why: &str) -> Error {
+    ErrorCode::Unavailable.error(why)
+}
+
+impl Awaits for Cluster {
+    fn awaited(&mut self) -> &mut Awaited<Self> {
+        &mut self.awaited
+    }
+}
+
+impl Actor for Cluster {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        Self::begin_to_wait(ctx);
+        ctx.run_interval(TICK, |cluster, ctx| cluster.tick(ctx));
+        let engine = Rc::clone(&self.engine);
+        self.awaited.add(async move { engine.heartbeats().await }, |_, heard, ctx| match heard {
+            Ok(heard) => drop(ctx.add_stream(heard.map(Heard))),
+            Err(why) => tracing::error!(why, "cluster: other daemons can't be heard"),
+        });
+        ctx.notify(Follow);
+    }
+}
+
+impl Handler<Follow> for Cluster {
+    type Result = ();
+
+    fn handle(&mut self, _: Follow, _: &mut Self::Context) {
+        let (store, engine) = (self.store.clone(), Rc::clone(&self.engine));
+        let followed = async move {
+            let position = store.send(ReadPosition).await.map_err(|_| "the store has stopped".to_owned())?;
+            let applied = position.map_err(|error| error.message)?.applied;
+            Ok::<_, String>((applied, engine.follow(Sequence(applied)).await?))
+        };
+        self.awaited.add(followed, |cluster, followed, ctx| match followed {
+            Ok((applied, records)) => {
+                cluster.applied = cluster.applied.max(applied);
+                cluster.look_whether_whole(ctx);
+                let (store, mut after) = (cluster.store.clone(), applied);
+                let fed = records.map(move |record| {
+                    let replayed = record.map(|record| {
+                        let position = record.sequence.0;
+                        let stamp = Record::stamp_of(&record.record);
+                        let subject = record.subject.clone();
+                        let replay =
+                            Replay { position, after, subject: record.subject, record: record.record };
+                        after = position;
+                        (position, subject, stamp, store.send(replay))
+                    });
+                    async move {
+                        let (position, subject, stamp, replayed) =
+                            replayed.map_err(|why| NotFed::Log(why.to_string()))?;
+                        match replayed.await {
+                            Ok(Ok(outcome)) => Ok((position, subject, stamp, outcome)),
+                            Ok(Err(error)) => Err(NotFed::Store(error.message)),
+                            Err(_) => Err(NotFed::Store("it has stopped".to_owned())),
+                        }
+                    }
+                });
+                cluster.following = Some(ctx.add_stream(fed.buffered(REPLAYS_MAX).map(Fed)));
+            }
+            Err(why) => {
+                tracing::debug!(why, "cluster: the log can't be followed");
+                cluster.follow_later(ctx);
+            }
+        });
+    }
+}
+
+impl StreamHandler<Fed> for Cluster {
+    fn handle(&mut self, Fed(fed): Fed, ctx: &mut Self::Context) {
+        match fed {
+            Ok((position, name, stamp, outcome)) => self.fed(&name, position, stamp, outcome, ctx),
+            Err(NotFed::Log(why)) => {
+                tracing::warn!(why, "cluster: the log is followed anew");
+                self.follow_later(ctx);
+            }
+            Err(NotFed::Store(why)) => {
+                tracing::error!(why, "cluster: the store can't apply the log; it is tried again");
+                self.forget_what_is_awake();
+                self.follow_later(ctx);
+            }
+        }
+    }
+
+    /// The log ends only where the connection does.
+    fn finished(&mut self, ctx: &mut Self::Context) {
+        if self.following.is_some() {
+            self.follow_later(ctx);
+        }
+    }
+}
+
+impl StreamHandler<Heard> for Cluster {
+    fn handle(&mut self, Heard(beat): Heard, ctx: &mut Self::Context) {
+        self.own(Input::Heard(&beat), ctx);
+    }
+
+    fn finished(&mut self, _: &mut Self::Context) {}
+}
+
+impl StreamHandler<Submission> for Cluster {
+    fn handle(&mut self, submission: Submission, ctx: &mut Self::Context) {
+        let subject = submission.change.subject();
+        let writing = self.writings.entry(subject.clone()).or_insert_with(|| {
+            let slot = slot_of(&subject);
+            Writing::new(self.engine.subject(&subject, slot), slot)
+        });
+        writing.submit(submission);
+        self.proceed(&subject, ctx);
+    }
+
+    /// The store has stopped.
+    fn finished(&mut self, ctx: &mut Self::Context) {
+        ctx.stop();
+    }
+}
+
+impl Handler<Leave> for Cluster {
+    type Result = ();
+
+    fn handle(&mut self, _: Leave, ctx: &mut Self::Context) {
+        ctx.stop();
+    }
+}
+
+impl Handler<Observe> for Cluster {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        let held = Slot::all().filter(|slot| self.ownership.token(*slot).is_some()).count();
+        let Figures { written, transient, refused, unknown, followed_anew } = &self.figures;
+        let state = json!({
+            "node": self.settings.node.as_str(),
+            "slots": held,
+            "applied": self.applied,
+            "awake": self.awake.len(),
+            "stalled": self.stalled.len(),
+            "written": written,
+            "refused": refused,
+            "transient": transient,
+            "unknown": unknown,
+            "followed_anew": followed_anew,
+        });
+        Observed::leaf("cluster", state)
+    }
+}

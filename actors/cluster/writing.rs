@@ -1,0 +1,172 @@
+//! What is to be written under one subject of the log, in the order in which it came.
+//!
+//! One record is on its way at a time: what follows is decided on what the store has then. Text of a step that is
+//! under way is no record; it is shown here once everything before it was applied.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use clawmux_core::cluster::ownership::appender::Appender;
+use clawmux_core::cluster::slot::Slot;
+use clawmux_core::cluster::stamp::RecordId;
+use clawmux_core::conversation::event::Logged;
+use clawmux_core::error::Error;
+use clawmux_core::ids::SessionKey;
+use clawmux_core::replica::spoken::{Part, Spoken};
+use clawmux_core::replica::{Subject, Write};
+use tokio::sync::oneshot;
+
+use crate::store::{Counted, Submission, Submitted};
+
+/// A subject that something is to be written under.
+pub(super) struct Writing {
+    /// The subject in the words of the log.
+    pub(super) name: String,
+    pub(super) slot: Slot,
+    pub(super) stage: Stage,
+    pub(super) queue: VecDeque<Waiting>,
+    /// The record that is on its way, and who waits for it.
+    pub(super) in_flight: Option<(RecordId, Answer)>,
+    /// The number of its fence: answers to what was asked before that count no more.
+    pub(super) begun: u64,
+    /// Since when it waits for its slot, in milliseconds of this process's clock.
+    pub(super) waits_since_ms: Option<u64>,
+    spoken: Spoken,
+}
+
+/// How far a subject is from being written under.
+pub(super) enum Stage {
+    /// Its slot is not ours, or nothing is to be written.
+    Asleep,
+    /// The store is asked where it ends.
+    Asking,
+    /// It is ours.
+    Awake(Box<Appender<Bytes>>),
+}
+
+/// What is to be done, in its turn, and who waits for it.
+pub(super) struct Waiting {
+    pub(super) what: What,
+    pub(super) answer: Answer,
+}
+
+/// What is to be done.
+pub(super) enum What {
+    /// Write this.
+    Record(Write),
+    /// Show this text.
+    Text(SessionKey, Vec<Logged>),
+}
+
+impl Writing {
+    pub(super) fn new(name: String, slot: Slot) -> Self {
+        Self {
+            name,
+            slot,
+            stage: Stage::Asleep,
+            queue: VecDeque::new(),
+            in_flight: None,
+            begun: 0,
+            waits_since_ms: None,
+            spoken: Spoken::default(),
+        }
+    }
+
+    /// Takes a change in.
+    pub(super) fn submit(&mut self, Submission { change, done, counted }: Submission) {
+        let what: Vec<What> = match change {
+            Submitted::Write(write) => vec![What::Record(write)],
+            Submitted::Append(append) => {
+                let parts = self.spoken.take(&append.session, &append.events, append.reserve, &append.to_say);
+                let what = |part| match part {
+                    Part::Record(appended) => What::Record(Write::Append(appended)),
+                    Part::Text(events) => What::Text(append.session.clone(), events),
+                };
+                parts.into_iter().map(what).collect()
+            }
+        };
+        let answer = Answer::new(done, what.len(), counted);
+        self.queue.extend(what.into_iter().map(|what| Waiting { what, answer: answer.clone() }));
+    }
+
+    /// What is next, where nothing is on its way: what is left of a change that failed is not.
+    pub(super) fn next(&mut self) -> Option<Waiting> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        while let Some(next) = self.queue.pop_front() {
+            if !next.answer.has_failed() {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// Refuses everything that is not on its way; the text of steps is forgotten, for whoever goes on says it anew.
+    pub(super) fn refuse_all(&mut self, error: &Error) {
+        for waiting in self.queue.drain(..) {
+            waiting.answer.one_is(Err(error.clone()));
+        }
+        self.spoken = Spoken::default();
+    }
+
+    /// Whether it can be forgotten.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.queue.is_empty() && self.spoken.is_empty()
+    }
+}
+
+/// Who waits for a change, which may have several parts: told when all of them are made, or one is refused.
+#[derive(Clone)]
+pub(super) struct Answer(Rc<Answering>);
+
+struct Answering {
+    done: RefCell<Option<oneshot::Sender<Result<(), Error>>>>,
+    left: Cell<usize>,
+    _counted: Counted,
+}
+
+impl Answer {
+    fn new(done: oneshot::Sender<Result<(), Error>>, parts: usize, counted: Counted) -> Self {
+        let answer = Self(Rc::new(Answering {
+            done: RefCell::new(Some(done)),
+            left: Cell::new(parts),
+            _counted: counted,
+        }));
+        if parts == 0 {
+            answer.tell(Ok(()));
+        }
+        answer
+    }
+
+    /// One of its parts is made, or refused.
+    pub(super) fn one_is(&self, outcome: Result<(), Error>) {
+        let left = self.0.left.get().saturating_sub(1);
+        self.0.left.set(left);
+        if outcome.is_err() || left == 0 {
+            self.tell(outcome);
+        }
+    }
+
+    fn tell(&self, outcome: Result<(), Error>) {
+        if let Some(done) = self.0.done.take() {
+            // Whoever does not wait any more has no use for it.
+            let _ = done.send(outcome);
+        }
+    }
+
+    /// Whether it was told, and is not over.
+    fn has_failed(&self) -> bool {
+        self.0.done.borrow().is_none()
+    }
+}
+
+/// What a subject is called in the log, and its slot.
+pub(super) fn slot_of(subject: &Subject) -> Slot {
+    match subject {
+        Subject::Session(session) => Slot::of(session),
+        Subject::Table(name) => Slot::of_name(name),
+    }
+}

@@ -1,0 +1,246 @@
+//! What a cluster asks of JetStream, asked of real servers: one, and three that are killed.
+
+#![cfg(feature = "nats")]
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+#[path = "cluster_engine/faults.rs"]
+mod faults;
+#[path = "cluster_engine/refusals.rs"]
+mod refusals;
+#[path = "cluster_engine/servers.rs"]
+mod servers;
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use clawmux_actors::cluster::engine::{
+    Engine, EngineSettings, LogRecord, Published, RECORD_BYTES_MAX, Unusable,
+};
+use clawmux_core::cluster::node::{Heartbeat, Incarnation, NodeName, NodeState};
+use clawmux_core::cluster::ownership::slots::{Claim, Entry};
+use clawmux_core::cluster::slot::Slot;
+use clawmux_core::cluster::stamp::{Sequence, Token};
+use clawmux_core::ids::SessionKey;
+use clawmux_core::replica::Subject;
+use futures::StreamExt as _;
+use futures::future::{join, join_all};
+use servers::{LOOK, PATIENCE, SYNCS, Server};
+use tokio::time::{sleep, timeout};
+
+/// Runs a test, which may take no longer than twice [`PATIENCE`].
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { timeout(PATIENCE * 2, test).await }).expect("it comes to an end");
+}
+
+/// Opens it; servers that were just started may have no leader yet.
+async fn open(settings: &EngineSettings) -> Engine {
+    let begin = Instant::now();
+    loop {
+        match Engine::open(settings).await {
+            Ok(engine) => return engine,
+            Err(Unusable { why, is_refused }) => {
+                let is_over = begin.elapsed() > PATIENCE;
+                assert!(
+                    !is_over && (!is_refused || why.contains("replicas") || why.contains("JetStream")),
+                    "{why}"
+                );
+                sleep(LOOK).await;
+            }
+        }
+    }
+}
+
+/// Asks until there is an answer.
+async fn answered<T>(mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let begin = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(why) => assert!(begin.elapsed() < PATIENCE, "{why}"),
+        }
+        sleep(LOOK).await;
+    }
+}
+
+fn session(engine: &Engine, name: &str) -> String {
+    let key = SessionKey::parse(&format!("main:websocket:{name}:main")).unwrap();
+    let slot = Slot::of(&key);
+    engine.subject(&Subject::Session(key), slot)
+}
+
+fn text(text: &str) -> Bytes {
+    text.to_owned().into_bytes().into()
+}
+
+/// The last sequence of an empty subject.
+const NONE: Sequence = Sequence(0);
+
+#[test]
+fn a_record_is_taken_where_nothing_came_between() {
+    let Some(server) = Server::start(SYNCS) else { return };
+    run(async {
+        let engine = open(&server.settings()).await;
+        let (ada, bob) = (session(&engine, "ada"), session(&engine, "bob"));
+        assert_eq!(engine.read_since(&ada, NONE, 10).await, Ok(Vec::new()));
+        assert_eq!(engine.publish(&ada, NONE, text("a1")).await, Published::Acked(Sequence(1)));
+        assert_eq!(engine.publish(&ada, NONE, text("a1")).await, Published::Refused);
+        assert_eq!(engine.publish(&bob, Sequence(1), text("b1")).await, Published::Refused);
+        // Bytes of every kind, and many of them.
+        let large: Bytes = (0..256 * 1024).map(|nth: u32| (nth * 7 % 256) as u8).collect();
+        let binary = Bytes::from_static(b"\0\r\n\xff\xfe{");
+        for (expected, record) in [(0, &large), (2, &binary), (3, &Bytes::new())] {
+            let published = engine.publish(&bob, Sequence(expected), record.clone()).await;
+            assert!(matches!(published, Published::Acked(_)), "{published:?}");
+        }
+        let all =
+            vec![(Sequence(2), large.clone()), (Sequence(3), binary.clone()), (Sequence(4), Bytes::new())];
+        assert_eq!(engine.read_since(&bob, NONE, 10).await, Ok(all.clone()));
+        assert_eq!(engine.read_since(&bob, Sequence(2), 1).await, Ok(vec![all[1].clone()]));
+        assert_eq!(engine.read_since(&bob, Sequence(4), 1).await, Ok(Vec::new()));
+        let followed = engine.follow(Sequence(1)).await.unwrap();
+        assert_eq!(followed.pending(), 3);
+        let came: Vec<LogRecord> = followed.take(3).map(Result::unwrap).collect().await;
+        assert!(came.iter().all(|record| record.subject == bob));
+        assert_eq!(came.iter().map(|record| record.pending).collect::<Vec<_>>(), [2, 1, 0]);
+        assert_eq!(came.into_iter().map(|record| (record.sequence, record.record)).collect::<Vec<_>>(), all);
+        let too_large = engine.publish(&ada, Sequence(1), vec![7; RECORD_BYTES_MAX + 1].into()).await;
+        assert!(matches!(too_large, Published::Unknown(why) if why.contains("are the most")));
+        let most = engine.publish(&ada, Sequence(1), vec![7; RECORD_BYTES_MAX].into()).await;
+        assert_eq!(most, Published::Acked(Sequence(5)));
+        // More than one read may bring: a part of it comes, and is the first.
+        for last in 5..15 {
+            let published = engine.publish(&ada, Sequence(last), vec![7; RECORD_BYTES_MAX].into()).await;
+            assert_eq!(published, Published::Acked(Sequence(last + 1)));
+        }
+        let part = engine.read_since(&ada, Sequence(1), 100).await.unwrap();
+        assert!((5..11).contains(&part.len()), "{}", part.len());
+        assert!(part.iter().map(|(sequence, _)| sequence.0).eq((5..).take(part.len())));
+        let behind = engine.follow(Sequence(1)).await.unwrap().take(14);
+        assert!(
+            behind.map(|record| record.unwrap().sequence.0).collect::<Vec<_>>().await.into_iter().eq(2..16)
+        );
+        let extent = engine.extent().await.unwrap();
+        assert_eq!((extent.first, extent.last, extent.records), (Sequence(1), Sequence(15), 15));
+        assert!(extent.bytes > 11_000_000);
+    });
+}
+
+#[test]
+fn a_key_is_one_records() {
+    let Some(server) = Server::start(SYNCS) else { return };
+    run(async {
+        let engine = open(&server.settings()).await;
+        let (ada, bob) = (session(&engine, "ada"), session(&engine, "bob"));
+        let (key, other) = (engine.guard(&[7; 16]), engine.guard(&[8; 16]));
+        assert!(engine.is_guard(&key) && !engine.is_guard(&ada));
+        let first = engine.publish_guarded((&key, text("of ada")), &ada, NONE, text("a1")).await;
+        assert_eq!(first, Published::Acked(Sequence(2)));
+        let second = engine.publish_guarded((&key, text("of bob")), &bob, NONE, text("b1")).await;
+        assert_eq!(second, Published::Refused);
+        let again = engine.publish_guarded((&key, text("of ada")), &ada, Sequence(2), text("a1")).await;
+        assert_eq!(again, Published::Refused);
+        assert_eq!(engine.read_since(&bob, NONE, 10).await, Ok(Vec::new()));
+        assert_eq!(engine.read_guard(&key).await, Ok(Some(text("of ada"))));
+        // The key is free, and the session has moved on.
+        let late = engine.publish_guarded((&other, text("of ada")), &ada, NONE, text("a2")).await;
+        assert_eq!(late, Published::Refused);
+        assert_eq!(engine.read_guard(&other).await, Ok(None));
+        assert_eq!(engine.read_since(&ada, NONE, 10).await, Ok(vec![(Sequence(2), text("a1"))]));
+        assert_eq!(engine.extent().await.unwrap().records, 2);
+        // More at once than a server takes.
+        let many = (0..120_u8).map(|nth| {
+            let (engine, key) = (engine.clone(), engine.guard(&[9, nth]));
+            let subject = session(&engine, &format!("p{nth}"));
+            async move { engine.publish_guarded((&key, text("k")), &subject, NONE, text("p")).await }
+        });
+        for published in join_all(many).await {
+            assert!(matches!(published, Published::Acked(_)), "{published:?}");
+        }
+        assert_eq!(engine.extent().await.unwrap().records, 242);
+    });
+}
+
+#[test]
+fn nodes_join_are_heard_and_claim_slots() {
+    let Some(server) = Server::start(SYNCS) else { return };
+    run(async {
+        let (one, two) = join(open(&server.settings()), open(&server.settings())).await;
+        let (ada, bob) = (NodeName::new("ada.example"), NodeName::new("bob"));
+        let first = one.join(&ada, text(r#"{"version":"1"}"#)).await.unwrap();
+        let second = two.join(&bob, text("{}")).await.unwrap();
+        let third = one.join(&ada, text(r#"{"version":"2"}"#)).await.unwrap();
+        assert!(first < second && second < third);
+        assert!(one.join(&ada, text("{")).await.unwrap_err().contains("no JSON"));
+        let mut nodes = two.nodes().await.unwrap();
+        nodes.sort_by_key(|node| node.from.epoch);
+        let as_they_joined = [(&bob, second, "{}"), (&ada, third, r#"{"version":"2"}"#)];
+        assert!(
+            nodes
+                .iter()
+                .map(|node| (&node.from.node, node.from.epoch, &node.about[..]))
+                .eq(as_they_joined.map(|(node, epoch, about)| (node, epoch, about.as_bytes())))
+        );
+
+        let client = async_nats::connect(server.url()).await.unwrap();
+        let mut heard = two.heartbeats().await.unwrap();
+        let beat = |node: &NodeName, epoch, state| Heartbeat {
+            from: Incarnation { node: node.clone(), epoch },
+            state,
+            hears: vec![bob.clone()],
+        };
+        client.publish("test.alive.x", "{}".into()).await.unwrap();
+        client.flush().await.unwrap();
+        two.beat(&beat(&bob, second, NodeState::Live)).await.unwrap();
+        for state in [NodeState::Joining, NodeState::Live, NodeState::Draining] {
+            let beat = beat(&ada, third, state);
+            // The first may come before the server knows that it is heard.
+            answered(async || {
+                one.beat(&beat).await?;
+                match timeout(LOOK, heard.next()).await {
+                    Ok(came) => {
+                        (came.as_ref() == Some(&beat)).then_some(()).ok_or_else(|| format!("{came:?}"))
+                    }
+                    Err(_) => Err("nothing is heard".to_owned()),
+                }
+            })
+            .await;
+        }
+
+        let mine = Claim { owner: Some(Incarnation { node: ada.clone(), epoch: third }), next: None };
+        let given = Claim { owner: None, next: Some(bob.clone()) };
+        let slot = Slot::new(7);
+        assert_eq!(two.read_slots().await, Ok(Vec::new()));
+        let token = one.write_slot(slot, Token(0), &mine).await.unwrap().unwrap();
+        assert_eq!(two.write_slot(slot, Token(0), &given).await, Ok(None));
+        assert_eq!(two.read_slots().await, Ok(vec![Entry { slot, revision: token, claim: mine.clone() }]));
+        let later = two.write_slot(slot, token, &given).await.unwrap().unwrap();
+        assert!(later > token);
+        assert_eq!(one.write_slot(slot, token, &mine).await, Ok(None));
+        assert_eq!(one.read_slots().await, Ok(vec![Entry { slot, revision: later, claim: given }]));
+        for slot in Slot::all().filter(|other| *other != slot) {
+            assert!(one.write_slot(slot, Token(0), &mine).await.unwrap().is_some());
+        }
+        // What cannot be read is left out; what an operator has deleted is nobody's.
+        client.publish("$KV.test_slots.9", "?".into()).await.unwrap();
+        client.publish("$KV.test_slots.x", "{}".into()).await.unwrap();
+        let mut deleted = async_nats::HeaderMap::new();
+        deleted.insert("KV-Operation", "DEL");
+        client.publish_with_headers("$KV.test_slots.10", deleted, Bytes::new()).await.unwrap();
+        client.flush().await.unwrap();
+        let mut entries = answered(async || {
+            let entries = one.read_slots().await?;
+            let is_deleted = |entry: &Entry| entry.slot == Slot::new(10) && entry.claim == Claim::default();
+            match entries.len() == 255 && entries.iter().any(is_deleted) {
+                true => Ok(entries),
+                false => Err(format!("{} of 255, or none is deleted", entries.len())),
+            }
+        })
+        .await;
+        entries.sort_by_key(|entry| entry.slot);
+        assert!(entries.iter().all(|entry| entry.slot != Slot::new(9)));
+        assert_eq!((entries[9].slot, &entries[9].claim), (Slot::new(10), &Claim::default()));
+        let token = entries[9].revision;
+        assert!(one.write_slot(Slot::new(10), token, &mine).await.unwrap() > Some(token));
+    });
+}
