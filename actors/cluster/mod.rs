@@ -17,7 +17,8 @@
 //! | `writing` | what is to be written under one subject, in order |
 //!
 //! Deliberately absent, so far: commands for sessions of other daemons, and keys of prompts that come to two of them
-//! at once. A change of a session that another daemon owns is refused.
+//! at once. A change of a session that another daemon owns is refused. Nothing is purged from the log: a replica is
+//! whole when it has the last record that there was, so that one has to be there.
 
 pub mod engine;
 mod writing;
@@ -45,7 +46,7 @@ use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd, Submission};
-use engine::{Engine, Published};
+use engine::{Engine, Published, RECORD_BYTES_MAX};
 use writing::{Stage, Waiting, What, Writing, slot_of};
 
 /// How often slots and records that wait are looked at.
@@ -273,6 +274,9 @@ impl Cluster {
                     let Stage::Awake(appender) = &writing.stage else { break };
                     let stamp = Stamp { token: appender.token(), record: id };
                     match (Record { stamp, write }).to_bytes() {
+                        Ok(record) if record.len() > RECORD_BYTES_MAX => {
+                            answer.one_is(Err(too_large(record.len())))
+                        }
                         Ok(record) => {
                             writing.in_flight = Some((id, answer));
                             let append = News::Append { id, record: record.into(), has_guard: false };
@@ -568,6 +572,11 @@ fn stamp_of(record: &Bytes) -> Stamp {
 
 fn now_ms() -> u64 {
     clock::now().as_millis()
+}
+
+fn too_large(bytes: usize) -> Error {
+    let why = format!("it is a record of {bytes} bytes, and the log of a cluster takes {RECORD_BYTES_MAX}");
+    ErrorCode::TooLarge.error(why)
 }
 
 fn away(why: &str) -> Error {

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use actix::Addr;
-use clawmux_actors::cluster::engine::{Durability, Engine, EngineSettings};
+use clawmux_actors::cluster::engine::{Durability, Engine, EngineSettings, RECORD_BYTES_MAX};
 use clawmux_actors::cluster::{Cluster, ClusterSettings, Leave};
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{
@@ -209,6 +209,17 @@ async fn one_daemon_has_the_store_that_it_would_have_alone() {
             assert_eq!(&ours[name], rows, "{name}");
         }
     }
+}
+
+#[actix::test]
+async fn a_record_that_no_log_takes_is_refused_and_holds_nothing_up() {
+    let Some(server) = NatsServer::start() else { return };
+    let daemon = Daemon::start(&server, "a").await;
+    let huge = Event::prompted("x".repeat(RECORD_BYTES_MAX), Owner::Admins, None);
+    let refused = daemon.append(&key("x"), vec![logged(1, "r", huge)]).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::TooLarge, "{refused}");
+    daemon.append(&key("x"), vec![prompt(1, "r")]).await.unwrap();
+    daemon.end().await;
 }
 
 #[actix::test]

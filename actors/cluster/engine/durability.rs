@@ -52,8 +52,8 @@ pub(super) async fn check(monitor: &[String], replicas: usize, server: &str) -> 
     let named: BTreeSet<&String> = monitor.iter().collect();
     if named.len() < replicas {
         return Err(Unusable::refused(format!(
-            "cluster.monitor names {} servers, and there are {replicas} replicas: name the monitoring port of \
-             each server, such as http://127.0.0.1:8222 (`http: 8222` in its configuration), or set \
+            "cluster.monitor names {} servers, and there are {replicas} replicas: name the monitoring port \
+             of each server, such as http://127.0.0.1:8222 (`http: 8222` in its configuration), or set \
              cluster.durability = \"unchecked\" and risk losing what was acknowledged",
             named.len()
         )));
@@ -69,9 +69,9 @@ pub(super) async fn check(monitor: &[String], replicas: usize, server: &str) -> 
             }
             Ok(Jetstream { config: Some(Config { sync_always: false }), .. }) => {
                 return Err(Unusable::refused(format!(
-                    "{port}: this NATS server acknowledges before it syncs: set `sync_interval: always` in its \
-                     jetstream section and restart it, or set cluster.durability = \"unchecked\" and risk \
-                     losing what was acknowledged"
+                    "{port}: this NATS server acknowledges before it syncs: set `sync_interval: always` in \
+                     its jetstream section and restart it, or set cluster.durability = \"unchecked\" and \
+                     risk losing what was acknowledged"
                 )));
             }
             Ok(Jetstream { server_id, .. }) => drop(ids.insert(server_id)),
@@ -95,7 +95,7 @@ pub(super) async fn check(monitor: &[String], replicas: usize, server: &str) -> 
         ));
     } else if !ids.contains(server) {
         return Err(Unusable::refused(
-            "cluster.monitor does not name the server that is connected: name the monitoring port of each server"
+            "cluster.monitor does not name the server that is connected: name the port of each server"
                 .to_owned(),
         ));
     }

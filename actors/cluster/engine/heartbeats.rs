@@ -60,8 +60,8 @@ impl Engine {
         }
     }
 
-    /// Begins to hear the other nodes, as soon as the server knows of it: what is sent in the first moment may be
-    /// lost. It goes on over lost connections; what was sent meanwhile is lost, too.
+    /// Begins to hear the other nodes, as soon as the server knows of it: what is sent in the first moment
+    /// may be lost. It goes on over lost connections; what was sent meanwhile is lost, too.
     ///
     /// # Errors
     /// Where it can't be begun.

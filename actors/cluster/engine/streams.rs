@@ -57,7 +57,7 @@ pub(super) async fn open(
         tracing::warn!(
             found,
             wanted = max_bytes,
-            "cluster: the log has another limit than cluster.max_log_bytes: change it with `nats stream edit {}`",
+            "cluster: the log has another limit than cluster.max_log_bytes: `nats stream edit {}` changes it",
             log.name
         );
     }

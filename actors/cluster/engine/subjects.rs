@@ -37,8 +37,8 @@ impl Subjects {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
         if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_allowed) {
             return Err(format!(
-                "cluster.name: {name:?} is no name of a cluster: give it 1 to {NAME_BYTES_MAX} letters, digits, \
-                 _ and -"
+                "cluster.name: {name:?} is no name of a cluster: give it 1 to {NAME_BYTES_MAX} letters, \
+                 digits, _ and -"
             ));
         }
         Ok(Self { prefix: name.into() })

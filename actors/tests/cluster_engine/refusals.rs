@@ -6,7 +6,7 @@ use async_nats::jetstream;
 use clawmux_actors::cluster::engine::{Durability, Engine, EngineSettings, Published, Unusable};
 use tokio::time::sleep;
 
-use super::servers::{LOOK, PATIENCE, SYNCS, Server, free_port, program, settings};
+use super::servers::{LOOK, PATIENCE, SYNCS, Server, free_ports, settings};
 use super::{NONE, open, run, session};
 
 async fn refused(settings: &EngineSettings) -> String {
@@ -33,7 +33,8 @@ fn servers_that_may_lose_what_they_acknowledge_are_refused() {
         assert!(refused(&with(&two[..1])).await.contains("no http:// URL"));
         let of_clients = two[0].replace("nats", "http");
         assert!(refused(&with(&[of_clients])).await.contains("does not speak HTTP"));
-        let why = Engine::open(&with(&[format!("http://127.0.0.1:{}", free_port())])).await.unwrap_err();
+        let why =
+            Engine::open(&with(&[format!("http://127.0.0.1:{}", free_ports::<1>()[0])])).await.unwrap_err();
         assert!(!why.is_refused && why.why.contains("is not known of a majority"), "{why:?}");
         let other = Server::start(SYNCS).unwrap();
         assert!(refused(&with(&other.settings().monitor)).await.contains("does not name the server that is"));
@@ -106,7 +107,7 @@ fn what_does_not_fit_is_refused_by_name() {
         };
         assert!(matches!(&full, Published::Unknown(why) if why.contains("maximum bytes")), "{full:?}");
         assert_eq!(engine.read_since(&subject, NONE, 10).await.unwrap().len() as u64, last.0);
-        let plain = Server::with("", &program().unwrap());
+        let plain = Server::with("").unwrap();
         let plain = EngineSettings { servers: vec![plain.url()], ..unchecked };
         assert!(refused(&plain).await.contains("no JetStream"));
     });

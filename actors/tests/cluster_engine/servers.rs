@@ -29,7 +29,7 @@ pub(super) struct Server {
 }
 
 /// The program; none where it is missing, which fails with `CI` set.
-pub(super) fn program() -> Option<PathBuf> {
+fn program() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/nats/bin/nats-server");
     if program.is_file() {
         return Some(program);
@@ -41,55 +41,75 @@ pub(super) fn program() -> Option<PathBuf> {
     None
 }
 
-/// A port that was free a moment ago.
-pub(super) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+/// So many ports that were free a moment ago.
+pub(super) fn free_ports<const COUNT: usize>() -> [u16; COUNT] {
+    let listeners = [(); COUNT].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Tries it a few times: another test may have taken a port meanwhile.
+fn tried<T>(start: impl Fn() -> Option<T>) -> T {
+    (0..5).find_map(|_| start()).expect("nats-server starts")
 }
 
 impl Server {
     /// One, with this in its jetstream section.
     pub(super) fn start(jetstream: &str) -> Option<Self> {
-        Some(Self::with(&format!("jetstream: {{ store_dir: \"STORE\"{jetstream} }}"), &program()?))
+        Self::with(&format!("jetstream: {{ store_dir: \"STORE\"{jetstream} }}"))
+    }
+
+    /// One with this configuration, in which STORE stands for a folder of its own.
+    pub(super) fn with(config: &str) -> Option<Self> {
+        let program = program()?;
+        Some(tried(|| Self::try_with(config, &program)))
     }
 
     /// So many of them that are one.
     pub(super) fn cluster<const COUNT: usize>() -> Option<[Self; COUNT]> {
         let program = program()?;
-        let routes = [(); COUNT].map(|()| free_port());
-        let list = routes.map(|port| format!("nats://127.0.0.1:{port}")).join(", ");
-        Some(routes.map(|port| {
-            let config = format!(
-                "server_name: n{port}\njetstream: {{ store_dir: \"STORE\"{SYNCS} }}\n\
-                 cluster: {{ name: c, listen: \"127.0.0.1:{port}\", routes: [{list}] }}"
-            );
-            let mut server = Self::with(&config, &program);
-            server.name = format!("n{port}");
-            server
-        }))
+        let start = || {
+            let routes = free_ports::<COUNT>();
+            let list = routes.map(|port| format!("nats://127.0.0.1:{port}")).join(", ");
+            let one = |port: u16| {
+                let config = format!(
+                    "server_name: n{port}\njetstream: {{ store_dir: \"STORE\"{SYNCS} }}\n\
+                     cluster: {{ name: c, listen: \"127.0.0.1:{port}\", routes: [{list}] }}"
+                );
+                let mut server = Self::try_with(&config, &program)?;
+                server.name = format!("n{port}");
+                Some(server)
+            };
+            let all: Option<Vec<Self>> = routes.into_iter().map(one).collect();
+            all?.try_into().ok()
+        };
+        Some(tried(start))
     }
 
-    /// One with this configuration, in which STORE stands for a folder of its own.
-    pub(super) fn with(config: &str, program: &Path) -> Self {
-        let (port, monitor) = (free_port(), free_port());
+    fn try_with(config: &str, program: &Path) -> Option<Self> {
+        let [port, monitor] = free_ports();
         let folder = tempfile::tempdir().unwrap();
         let config = config.replace("STORE", &folder.path().join("store").display().to_string());
         let all = format!("listen: \"127.0.0.1:{port}\"\nhttp: \"127.0.0.1:{monitor}\"\n{config}\n");
         std::fs::write(folder.path().join("conf"), all).unwrap();
         let mut server = Self { child: None, port, monitor, name: String::new(), folder };
-        server.run(program);
-        server
+        server.is_up(program).then_some(server)
     }
 
-    fn run(&mut self, program: &Path) {
+    /// Starts it; false where it ended at once.
+    fn is_up(&mut self, program: &Path) -> bool {
         let log = std::fs::File::create(self.folder.path().join("log")).unwrap();
         let mut command = Command::new(program);
         command.arg("-c").arg(self.folder.path().join("conf")).stdout(Stdio::null()).stderr(log);
-        self.child = Some(command.spawn().unwrap());
+        let child = self.child.insert(command.spawn().unwrap());
         let begin = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             assert!(begin.elapsed() < PATIENCE, "nats-server is not ready");
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
             std::thread::sleep(LOOK);
         }
+        child.try_wait().unwrap().is_none()
     }
 
     /// SIGKILL.
@@ -110,7 +130,7 @@ impl Server {
     pub(super) async fn start_again(self) -> Self {
         let mut server = self;
         let started = tokio::task::spawn_blocking(move || {
-            server.run(&program().unwrap());
+            assert!(server.is_up(&program().unwrap()), "nats-server starts again");
             server
         });
         started.await.unwrap()
