@@ -7,7 +7,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`write`] | the changes that all daemons make |
+//! | [`mod@write`] | the changes that all daemons make |
 //! | [`record`] | one of them as bytes, and back |
 //! | [`spoken`] | text that waits for the end of its step |
 //! | [`digest`] | the chain over all records |

@@ -1,7 +1,7 @@
 //! A change as bytes, and back.
 //!
 //! A record is a line of JSON; what prompts brought along follows the line as it is. Events stand in it as they do in
-//! the log ([`log::record`]), everything else by the names of its fields. Records of one version can be read by the
+//! the log ([`log::record`](crate::conversation::log::record)), everything else by the names of its fields. Records of one version can be read by the
 //! daemons of the next one: a cluster writes those of a version when all its daemons can read them.
 
 use std::borrow::Cow;
