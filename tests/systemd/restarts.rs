@@ -164,18 +164,25 @@ fn a_restart_under_many_clients_loses_nothing() {
             parent.hears("READY=1");
             (stopped, begun.elapsed())
         });
+        // Those that see all that everybody says read while the others are looked at: who does not read is cut off.
+        let watched: Vec<_> = claws
+            .iter_mut()
+            .map(|client| {
+                scope.spawn(|| {
+                    let said = std::iter::from_fn(|| Some(client.receive()))
+                        .find(|frame| frame["event"] == "shutdown");
+                    assert!(said.is_some());
+                    let end = std::iter::repeat_with(|| client.receive_or_close()).find_map(Result::err);
+                    assert_eq!(end.as_deref(), Some("1012"));
+                })
+            })
+            .collect();
         // Each is told in its own words, and comes back at once, before the daemon does.
         for line in &mut lines {
             let said = line.until_closed();
             assert!(said.iter().any(|said| said["method"] == "admin.closing"), "{said:?}");
         }
-        for client in &mut claws {
-            let said =
-                std::iter::from_fn(|| Some(client.receive())).find(|frame| frame["event"] == "shutdown");
-            assert!(said.is_some());
-            let end = std::iter::repeat_with(|| client.receive_or_close()).find_map(Result::err);
-            assert_eq!(end.as_deref(), Some("1012"));
-        }
+        watched.into_iter().for_each(|watched| watched.join().unwrap());
         for client in &mut wundr {
             assert!(client.closed().contains("1001"));
         }
