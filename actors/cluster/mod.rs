@@ -16,8 +16,8 @@
 //! | [`engine`] | everything that is asked of JetStream |
 //! | `writing` | what is to be written under one subject, in order |
 //!
-//! Deliberately absent, so far: commands for sessions of other daemons, and keys of prompts that come to two of them
-//! at once. A change of a session that another daemon owns is refused. Nothing is purged from the log: a replica is
+//! Deliberately absent, so far: commands for sessions of other daemons. A change of a session that another daemon owns
+//! is refused. Nothing is purged from the log: a replica is
 //! whole when it has the last record that there was, so that one has to be there.
 
 pub mod engine;
@@ -47,7 +47,7 @@ use crate::runtime::clock;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd, Submission};
 use engine::{Engine, Published, RECORD_BYTES_MAX};
-use writing::{Stage, Waiting, What, Writing, slot_of};
+use writing::{Answer, Stage, Waiting, What, Writing, slot_of};
 
 /// How often slots and records that wait are looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -98,6 +98,8 @@ pub struct Cluster {
     catches_up_to: Option<u64>,
     following: Option<SpawnHandle>,
     stalled: HashSet<Subject>,
+    /// Those whose key is another run's, told when the store has this place of the log.
+    taken: Vec<(u64, Answer)>,
     figures: Figures,
     awaited: Awaited<Self>,
 }
@@ -161,6 +163,7 @@ impl Cluster {
                 catches_up_to: None,
                 following: None,
                 stalled: HashSet::new(),
+                taken: Vec::new(),
                 figures: Figures::default(),
                 awaited: Awaited::default(),
             }
@@ -273,13 +276,19 @@ impl Cluster {
                     let id = RecordId(self.records);
                     let Stage::Awake(appender) = &writing.stage else { break };
                     let stamp = Stamp { token: appender.token(), record: id };
+                    let guard = match &write {
+                        Write::Append(appended) => appended.guards().pop(),
+                        _ => None,
+                    };
                     match (Record { stamp, write }).to_bytes() {
                         Ok(record) if record.len() > RECORD_BYTES_MAX => {
                             answer.one_is(Err(too_large(record.len())))
                         }
                         Ok(record) => {
                             writing.in_flight = Some((id, answer));
-                            let append = News::Append { id, record: record.into(), has_guard: false };
+                            let has_guard = guard.is_some();
+                            writing.guard = guard;
+                            let append = News::Append { id, record: record.into(), has_guard };
                             self.tell(subject, append, ctx);
                         }
                         Err(error) => answer.one_is(Err(error)),
@@ -362,14 +371,22 @@ impl Cluster {
         let Some(writing) = self.writings.get_mut(subject) else { return };
         let (engine, of) = (Rc::clone(&self.engine), (subject.clone(), writing.begun));
         match deed {
-            Deed::Publish { attempt, stamp, expected, record, .. } => {
+            Deed::Publish { attempt, stamp, expected, record, has_guard } => {
                 let take_over = Record { stamp, write: Write::TakeOver(subject.clone()) };
                 let record = record.map_or_else(|| take_over.to_bytes().map(Bytes::from), Ok);
+                let guard = writing.guard.clone().filter(|_| has_guard).map(|guard| {
+                    let subject = engine.guard(&guard.hash());
+                    let record = Record { stamp, write: Write::Guard(guard) };
+                    record.to_bytes().map(|record| (subject, Bytes::from(record)))
+                });
                 let name = writing.name.clone();
                 let published = async move {
-                    match record {
-                        Ok(record) => engine.publish(&name, expected, record).await,
-                        Err(error) => Published::Unknown(error.message),
+                    match (record, guard.transpose()) {
+                        (Ok(record), Ok(None)) => engine.publish(&name, expected, record).await,
+                        (Ok(record), Ok(Some((subject, guard)))) => {
+                            engine.publish_guarded((&subject, guard), &name, expected, record).await
+                        }
+                        (Err(error), _) | (_, Err(error)) => Published::Unknown(error.message),
                     }
                 };
                 self.awaited.add(published, move |cluster, published, ctx| {
@@ -410,14 +427,35 @@ impl Cluster {
                     }
                 });
             }
-            Deed::ReadKey(attempt, _) => self.tell(subject, News::KeyIs(attempt, None), ctx),
+            Deed::ReadKey(attempt, _) => {
+                let Some(subject) = writing.guard.as_ref().map(|guard| engine.guard(&guard.hash())) else {
+                    return;
+                };
+                let read = async move { engine.read_guard(&subject).await };
+                self.awaited.add(read, move |cluster, read, ctx| {
+                    let news = match read {
+                        Ok(guard) => News::KeyIs(attempt, guard.as_ref().map(stamp_of)),
+                        Err(why) => {
+                            tracing::debug!(why, "cluster: the guard of a key can't be read");
+                            News::Unknown(attempt)
+                        }
+                    };
+                    cluster.tell_if(&of, news, ctx);
+                });
+            }
             Deed::Opened => self.proceed(subject, ctx),
             // Whoever waits is told once the store has it.
             Deed::Written(..) => self.figures.written += 1,
-            Deed::Lost(id) | Deed::Taken(id) => {
+            Deed::Lost(id) => {
                 if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| *in_flight == id) {
                     answer.one_is(Err(away("another daemon of the cluster owns it now: try again")));
                 }
+            }
+            Deed::Taken(id) => {
+                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| *in_flight == id) {
+                    self.taken(answer);
+                }
+                self.proceed(subject, ctx);
             }
             Deed::Stalled => {
                 if self.stalled.is_empty() {
@@ -445,6 +483,25 @@ impl Cluster {
         }
     }
 
+    /// A key stands for another run. Who waits is told once the store has that run, to be able to find it.
+    fn taken(&mut self, answer: Answer) {
+        let engine = Rc::clone(&self.engine);
+        self.awaited.add(async move { engine.extent().await }, |cluster, extent, _| match extent {
+            Ok(extent) => {
+                cluster.taken.push((extent.last.0, answer));
+                cluster.answer_taken();
+            }
+            Err(why) => answer.one_is(Err(away(&format!("the log can't be asked whose a key is: {why}")))),
+        });
+    }
+
+    fn answer_taken(&mut self) {
+        for (_, answer) in self.taken.extract_if(.., |(last, _)| *last <= self.applied) {
+            let why = "the idempotency key stands for another run already";
+            answer.one_is(Err(ErrorCode::Conflict.error(why)));
+        }
+    }
+
     fn outdone(&mut self, subject: &Subject) {
         if let Some(writing) = self.writings.get_mut(subject) {
             writing.refuse_all(&away("another daemon of the cluster owns it now: try again"));
@@ -468,6 +525,7 @@ impl Cluster {
     ) {
         self.applied = self.applied.max(position);
         self.look_whether_whole(ctx);
+        self.answer_taken();
         let Some(subject) = self.awake.get(name).cloned() else { return };
         let stamp = stamp.unwrap_or(NO_STAMP);
         self.tell(&subject, News::Applied(Sequence(position), stamp), ctx);

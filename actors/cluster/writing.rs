@@ -15,7 +15,7 @@ use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::spoken::{Part, Spoken};
-use clawmux_core::replica::{Subject, Write};
+use clawmux_core::replica::{Guard, Subject, Write};
 use tokio::sync::oneshot;
 
 use crate::store::{Counted, Submission, Submitted};
@@ -29,6 +29,8 @@ pub(super) struct Writing {
     pub(super) queue: VecDeque<Waiting>,
     /// The record that is on its way, and who waits for it.
     pub(super) in_flight: Option<(RecordId, Answer)>,
+    /// The guard of its key.
+    pub(super) guard: Option<Guard>,
     /// The number of its fence: answers to what was asked before that count no more.
     pub(super) begun: u64,
     /// Since when it waits for its slot, in milliseconds of this process's clock.
@@ -68,6 +70,7 @@ impl Writing {
             stage: Stage::Asleep,
             queue: VecDeque::new(),
             in_flight: None,
+            guard: None,
             begun: 0,
             waits_since_ms: None,
             spoken: Spoken::default(),

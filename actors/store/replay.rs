@@ -236,7 +236,10 @@ impl Writer {
             .query_row([subject], |row| row.number(0))
             .optional()?;
         let highest = Token(highest.unwrap_or_default());
-        let (outcome, token) = match Record::from_bytes(bytes) {
+        let read = Record::from_bytes(bytes);
+        // Each has a subject of its own, which nothing follows in.
+        let is_guard = matches!(&read, Ok(Record { write: Write::Guard(_), .. }));
+        let (outcome, token) = match read {
             Ok(record) if !accepts(highest, record.stamp.token) => {
                 let Token(token) = record.stamp.token;
                 let why = format!("it was written under token {token}, and {subject} has {}", highest.0);
@@ -267,11 +270,13 @@ impl Writer {
                 (Replayed::Refused(error), highest)
             }
         };
-        self.cached(
-            "INSERT INTO positions (subject, last, token) VALUES (?1, ?2, ?3)
-             ON CONFLICT (subject) DO UPDATE SET last = ?2, token = ?3",
-        )?
-        .execute(params![subject, integer(*position), integer(token.0)])?;
+        if !is_guard {
+            self.cached(
+                "INSERT INTO positions (subject, last, token) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (subject) DO UPDATE SET last = ?2, token = ?3",
+            )?
+            .execute(params![subject, integer(*position), integer(token.0)])?;
+        }
         self.cached("UPDATE meta SET applied = ?, digest = ?")?
             .execute(params![integer(*position), chained(&digest, *position, subject, bytes)])?;
         Ok(outcome)
@@ -291,7 +296,7 @@ impl Writer {
                 usage::count_interrupted(self.db(), Some(&session))?;
                 Ok(())
             }
-            Write::TakeOver(Subject::Table(_)) => Ok(()),
+            Write::TakeOver(Subject::Table(_)) | Write::Guard(_) => Ok(()),
             Write::Append(appended) => self.append_record(live, &appended),
             Write::Delete { session, unused_since } => Deletion { session, unused_since }.apply(self, live),
             Write::Agents(changes) => WriteAgents(changes).apply(self, live),

@@ -332,11 +332,41 @@ async fn two_daemons_share_the_sessions_and_one_takes_over_what_the_other_leaves
         }
     }
     assert!(!of_b.is_empty() && of_b.len() < sessions.len(), "both have some: {of_b:?}");
+    // One key in two sessions of two daemons at once is one run.
+    let of_a = sessions.iter().find(|session| !of_b.contains(session)).unwrap();
+    for round in 0..20 {
+        let keyed = |run: &str| {
+            let prompt = Event::prompted("hi", Owner::Admins, Some(format!("shared {round}")));
+            vec![logged(2 + 2 * round, run, prompt)]
+        };
+        let (ours, theirs) = (format!("a{round}"), format!("b{round}"));
+        let both = futures::join!(a.append(of_a, keyed(&ours)), b.append(&of_b[0], keyed(&theirs)));
+        let (won, lost, run, session, refused) = match &both {
+            (Ok(()), Err(refused)) => (&a, &b, &ours, of_a, refused),
+            (Err(refused), Ok(())) => (&b, &a, &theirs, &of_b[0], refused),
+            both => panic!("{both:?}"),
+        };
+        assert_eq!(refused.code, ErrorCode::Conflict, "{refused}");
+        for daemon in [won, lost] {
+            let find =
+                FindRun { owner: Owner::Admins, idempotency_key: format!("shared {round}"), or_id: false };
+            let found = daemon.store.send(find).await.unwrap().unwrap().unwrap();
+            assert_eq!((found.0, found.1.as_str()), (session.clone(), run.as_str()));
+        }
+        // The number of the one that was refused is given again.
+        won.append(session, vec![ended(3 + 2 * round, run)]).await.unwrap();
+        let other = if session == of_a { &of_b[0] } else { of_a };
+        lost.append(other, vec![prompt(2 + 2 * round, &format!("other {round}"))]).await.unwrap();
+        lost.append(other, vec![ended(3 + 2 * round, &format!("other {round}"))]).await.unwrap();
+    }
     let home = b.end().await;
     a.has_all_slots().await;
     for session in &sessions {
-        assert_eq!(a.events(session).await.len(), 1, "nothing of {session} is lost or doubled");
-        a.append(session, vec![ended(2, session.account().as_ref())]).await.unwrap();
+        let events = a.events(session).await;
+        let is_shared = session == of_a || *session == of_b[0];
+        assert_eq!(events.len(), if is_shared { 41 } else { 1 }, "nothing of {session} is lost or doubled");
+        let end = ended(events.last().unwrap().seq.0 + 1, session.account().as_ref());
+        a.append(session, vec![end]).await.unwrap();
     }
     // It comes back and has all that was done meanwhile.
     let last = a.applied().await;

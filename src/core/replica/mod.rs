@@ -26,4 +26,4 @@ mod values;
 pub mod write;
 
 pub use record::Record;
-pub use write::{Appended, Subject, Write};
+pub use write::{Appended, Guard, Subject, Write};

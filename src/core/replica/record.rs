@@ -299,6 +299,7 @@ macro_rules! kinds {
 
 kinds! {
     "take_over" => TakeOver(subject),
+    "guard" => Guard(guard),
     "delete" => Delete { session, unused_since },
     "agents" => Agents(changes),
     "tokens" => Tokens(changes),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::mem;
 
 use super::write::Appended;
-use crate::conversation::event::Logged;
+use crate::conversation::event::{Event, Logged};
 use crate::conversation::log::segment::Segment;
 use crate::conversation::outbox::ToSay;
 use crate::ids::{RunId, Seq, SessionKey};
@@ -25,7 +25,7 @@ pub enum Part {
 
 impl Spoken {
     /// Takes an append in, and says what it comes to. That is one record at most, unless several steps of a run end in
-    /// it that all say something.
+    /// it that all say something, or several prompts have keys: a record has the guard of one.
     pub fn take(
         &mut self,
         session: &SessionKey,
@@ -67,7 +67,12 @@ impl Spoken {
                     }
                     written.push(logged.clone());
                 }
-                _ => written.push(logged.clone()),
+                _ => {
+                    if has_key(logged) && written.iter().any(has_key) {
+                        parts.push(Part::Record(record(&mut settled, &mut written)));
+                    }
+                    written.push(logged.clone());
+                }
             }
         }
         if !written.is_empty() || reserve.is_some() || !to_say.is_empty() {
@@ -86,10 +91,14 @@ impl Spoken {
     }
 }
 
+fn has_key(logged: &Logged) -> bool {
+    matches!(&logged.event, Event::Prompted { idempotency_key: Some(_), .. })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conversation::event::{Event, Outcome, Streamed};
+    use crate::conversation::event::{Outcome, Streamed};
     use crate::provider::usage::Usage;
     use crate::time::Timestamp;
 
@@ -173,6 +182,16 @@ mod tests {
         assert_eq!(said[0], [r#"writes [2] [("r", "a")]"#, r#"writes [4] [("r", "b")]"#]);
         let (_, said) = taken(&[&[text(1, "r", "a"), step_ended(2, "r"), ended(3, "r")]]);
         assert_eq!(said[0], [r#"writes [2, 3] [("r", "a")]"#]);
+    }
+
+    #[test]
+    fn a_record_has_one_prompt_with_a_key() {
+        let prompt = |seq, run: &str, key: Option<&str>| {
+            logged(seq, run, Event::prompted("hi", crate::ids::Owner::Admins, key.map(str::to_owned)))
+        };
+        let (_, said) =
+            taken(&[&[prompt(1, "a", Some("k")), prompt(2, "b", None), prompt(3, "c", Some("l"))]]);
+        assert_eq!(said[0], ["writes [1, 2] []", "writes [3] []"]);
     }
 
     #[test]

@@ -387,6 +387,7 @@ fn all() -> Vec<Write> {
     let mut all = vec![
         Write::TakeOver(Subject::Session(key("s"))),
         Write::TakeOver(Subject::Table("jobs")),
+        Write::Guard(appended().guards().pop().unwrap()),
         Write::Append(appended()),
         Write::Append(Appended {
             settled: Vec::new(),

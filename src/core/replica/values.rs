@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::value::{Value, bytes, fields, names, text_of, unreadable, variants};
-use super::write::Subject;
+use super::write::{Guard, Subject};
 use crate::access::About;
 use crate::access::pairing::{self, Device, Grant};
 use crate::access::token::{self, Token, Use};
@@ -209,6 +209,7 @@ fields! {
     CallRecord { at, session, run, call, tool, input, usage, took, is_error, result }
     CallUsage { fuel, grants }
     PluginNamespace { owner, agent, name }
+    Guard { owner, key, session, run }
 }
 names!(Changed);
 

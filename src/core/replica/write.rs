@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::access::{pairing, token};
 use crate::agents::registry;
 use crate::channel::change::ChannelChange;
-use crate::conversation::event::Logged;
+use crate::conversation::event::{Event, Logged};
 use crate::conversation::log::segment::Segment;
 use crate::conversation::log::usage::UsageRecord;
 use crate::conversation::outbox::ToSay;
@@ -24,6 +26,9 @@ pub enum Write {
     /// A subject is taken over: who holds the token of this record is the only one who writes under it from here on. Calls
     /// of models that were under way in a session count as spent, with what was reserved for them.
     TakeOver(Subject),
+    /// An idempotency key stands for a run from here on. It changes nothing: it is there so that no other daemon gives
+    /// the key to another run at the same time, and comes with the prompt or not at all.
+    Guard(Guard),
     /// Events are added to a session.
     Append(Appended),
     /// A session is removed.
@@ -120,6 +125,22 @@ pub enum Write {
     },
 }
 
+impl Appended {
+    /// For what the idempotency keys of its prompts stand.
+    pub fn guards(&self) -> Vec<Guard> {
+        let guard = |logged: &Logged| match (&logged.event, &logged.run) {
+            (Event::Prompted { owner, idempotency_key: Some(key), .. }, Some(run)) => Some(Guard {
+                owner: owner.clone(),
+                key: key.clone(),
+                session: self.session.clone(),
+                run: run.clone(),
+            }),
+            _ => None,
+        };
+        self.events.iter().filter_map(guard).collect()
+    }
+}
+
 /// What a change is about: the changes of one subject are written one after the other, by one daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
@@ -148,6 +169,7 @@ impl Write {
     pub fn subject(&self) -> Subject {
         let session = match self {
             Self::TakeOver(of) => return of.clone(),
+            Self::Guard(guard) => &guard.session,
             Self::Append(appended) => &appended.session,
             Self::Delete { session, .. } => session,
             Self::BeginCall { reserved, .. } => &reserved.session,
@@ -173,6 +195,34 @@ impl Write {
             | Self::SpendOnLearning { .. } => return Subject::Table("memories"),
         };
         Subject::Session(session.clone())
+    }
+}
+
+/// For what an idempotency key stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// Whose key it is.
+    pub owner: Owner,
+    /// The key.
+    pub key: String,
+    /// The session of the run.
+    pub session: SessionKey,
+    /// The run.
+    pub run: RunId,
+}
+
+impl Guard {
+    /// What stands for owner and key in the log.
+    pub fn hash(&self) -> [u8; 16] {
+        let owner = self.owner.as_str();
+        let digest = Sha256::new()
+            .chain_update((owner.len() as u64).to_be_bytes())
+            .chain_update(owner)
+            .chain_update(&self.key)
+            .finalize();
+        let mut hash = [0; 16];
+        hash.copy_from_slice(&digest[..16]);
+        hash
     }
 }
 
