@@ -52,6 +52,8 @@ macro_rules! text_id {
     };
 }
 
+pub(crate) use text_id;
+
 text_id! {
     /// The name of a configured agent, such as `main`.
     AgentId

@@ -3,32 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The name of a node: unique in its cluster, and the same after a restart.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeName(Arc<str>);
+use crate::ids::text_id;
 
-impl NodeName {
-    /// Takes the text as it is.
-    pub fn new(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
-    }
+text_id! {
+    /// The name of a node: unique in its cluster, and the same after a restart.
+    NodeName
 }
 
 /// Which incarnation of a node: the revision of its record, as this process wrote it. A later one is higher.

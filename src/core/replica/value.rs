@@ -13,7 +13,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, ErrorCode};
-use crate::ids::{AgentId, CallId, JobId, Owner, PluginName, RunId, Seq, SessionKey, SubAgentId, TeamId};
+use crate::ids::{
+    AgentId, CallId, JobId, LaneName, Owner, PluginName, RunId, Seq, SessionKey, SubAgentId, TeamId,
+};
 use crate::time::Timestamp;
 
 /// A value that can stand in a record.
@@ -233,7 +235,7 @@ macro_rules! texts {
     )+};
 }
 
-texts!(AgentId, CallId, JobId, PluginName, RunId, SubAgentId, TeamId);
+texts!(AgentId, CallId, JobId, LaneName, PluginName, RunId, SubAgentId, TeamId);
 
 impl Value for SessionKey {
     fn to_json(&self) -> Json {

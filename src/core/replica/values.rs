@@ -14,7 +14,7 @@ use crate::channel::change::{ChannelChange, Saying, SendState, Words};
 use crate::conversation::log::usage::UsageRecord;
 use crate::conversation::outbox::{ChannelAnswer, ToSay};
 use crate::error::Error;
-use crate::ids::{LaneName, SessionKey};
+use crate::ids::SessionKey;
 use crate::memory::file::{FileAbout, FileChange, FileId, FileRow, UploadId};
 use crate::memory::{Embedding, MemoryRecord};
 use crate::prompt::answer_to::AnswerTo;
@@ -137,16 +137,6 @@ impl Value for Cron {
     }
 }
 
-impl Value for LaneName {
-    fn to_json(&self) -> Json {
-        self.as_str().into()
-    }
-
-    fn from_json(json: Json) -> Result<Self, Error> {
-        String::from_json(json).map(Self::from)
-    }
-}
-
 // Files.
 fields! {
     FileRow { id, upload, owner, about, size, is_complete, created, updated }
@@ -156,25 +146,22 @@ variants! {
     FileChange { "begin" => Begin(row), "put" => Put(row), "remove" => Remove(id) }
 }
 
-impl Value for FileId {
-    fn to_json(&self) -> Json {
-        self.as_bytes().to_json()
-    }
+/// Ids that are 16 bytes.
+macro_rules! uuids {
+    ($($type:ty),+) => {$(
+        impl Value for $type {
+            fn to_json(&self) -> Json {
+                self.as_bytes().to_json()
+            }
 
-    fn from_json(json: Json) -> Result<Self, Error> {
-        Value::from_json(json).map(Self::from_bytes)
-    }
+            fn from_json(json: Json) -> Result<Self, Error> {
+                Value::from_json(json).map(Self::from_bytes)
+            }
+        }
+    )+};
 }
 
-impl Value for UploadId {
-    fn to_json(&self) -> Json {
-        self.as_bytes().to_json()
-    }
-
-    fn from_json(json: Json) -> Result<Self, Error> {
-        Value::from_json(json).map(Self::from_bytes)
-    }
-}
+uuids!(FileId, UploadId);
 
 // Channels.
 fields! {
