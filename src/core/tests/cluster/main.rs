@@ -5,6 +5,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`dice`] | chance, from a seed |
+//! | [`breach`] | a rule that does not hold |
 //! | [`world`] | what happens, and in which order |
 //! | [`daemon`] | what drives the machines of a node, as the daemon's actors do |
 //! | [`engine`] | the stream with compare-and-set, and the buckets |
@@ -22,8 +23,10 @@
 
 #![expect(clippy::print_stdout, reason = "a history is printed, and the figures")]
 
+#[path = "../seeds/breach.rs"]
+mod breach;
 mod daemon;
-#[path = "../simulation/dice.rs"]
+#[path = "../seeds/dice.rs"]
 mod dice;
 mod engine;
 mod outside;

@@ -2,24 +2,10 @@
 
 use clawmux_core::cluster::stamp::{Sequence, Stamp, Token, accepts};
 
+use crate::breach::demand;
+pub(crate) use crate::breach::{Broken, Check};
 use crate::replica::Replica;
 use crate::toy::Body;
-
-/// A rule that does not hold.
-#[derive(Debug)]
-pub(crate) struct Broken {
-    /// Which.
-    pub(crate) rule: &'static str,
-    /// What was found.
-    pub(crate) why: String,
-}
-
-/// Whether the rules hold so far.
-pub(crate) type Check<T = ()> = Result<T, Broken>;
-
-fn demand(holds: bool, rule: &'static str, why: impl FnOnce() -> String) -> Check {
-    if holds { Ok(()) } else { Err(Broken { rule, why: why() }) }
-}
 
 /// Nobody writes after somebody who outdid him.
 pub(crate) fn tokens_never_decrease(highest: Token, session: usize, stamp: Stamp) -> Check {

@@ -171,15 +171,7 @@ impl World<'_> {
                 may(8, Move::Blind);
             }
         }
-        let total: usize = weights[..known].iter().map(|(_, weight)| weight).sum();
-        let mut at = self.dice.below(total);
-        for (what, weight) in &weights[..known] {
-            if at < *weight {
-                return *what;
-            }
-            at -= weight;
-        }
-        Move::Pass
+        self.dice.weighed(&weights[..known])
     }
 
     fn step(&mut self, what: Move) -> Check {

@@ -4,6 +4,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`dice`] | chance, from a seed |
+//! | [`breach`] | a rule that does not hold |
 //! | [`world`] | what happens, and in which order |
 //! | [`driver`] | what drives a session, as the daemon's actor does |
 //! | [`log`] | what the store promises, and what a crash leaves of it |
@@ -20,7 +21,10 @@
 #![expect(clippy::print_stdout, reason = "a history is printed, and the figures")]
 
 mod book;
+#[path = "../seeds/breach.rs"]
+mod breach;
 mod clients;
+#[path = "../seeds/dice.rs"]
 mod dice;
 mod driver;
 mod log;

@@ -15,25 +15,11 @@ use clawmux_core::time::Timestamp;
 use clawmux_core::tools::call::ToolCall;
 
 use crate::book::{Book, Run, Stage};
+use crate::breach::demand;
+pub(crate) use crate::breach::{Broken, Check};
 use crate::clients::{Peer, View};
 use crate::driver::Late;
 use crate::log::Log;
-
-/// A rule that does not hold.
-#[derive(Debug)]
-pub(crate) struct Broken {
-    /// Which.
-    pub(crate) rule: &'static str,
-    /// What was found.
-    pub(crate) why: String,
-}
-
-/// Whether the rules hold so far.
-pub(crate) type Check<T = ()> = Result<T, Broken>;
-
-fn demand(holds: bool, rule: &'static str, why: impl FnOnce() -> String) -> Check {
-    if holds { Ok(()) } else { Err(Broken { rule, why: why() }) }
-}
 
 /// An event covers the number after the last one and as many more as it says.
 pub(crate) fn numbers_have_no_gap(head: Seq, logged: &Logged) -> Check {

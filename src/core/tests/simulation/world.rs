@@ -213,15 +213,7 @@ impl World<'_> {
                 may(if self.driver.is_some() { 10 } else { 0 }, Move::Panic);
             }
         }
-        let total: usize = weights[..known].iter().map(|(_, weight)| weight).sum();
-        let mut at = self.dice.below(total);
-        for (what, weight) in &weights[..known] {
-            if at < *weight {
-                return *what;
-            }
-            at -= weight;
-        }
-        Move::Sync
+        self.dice.weighed(&weights[..known])
     }
 
     fn step(&mut self, what: Move) -> Check {

@@ -30,6 +30,19 @@ impl Dice {
         n > 0 && self.below(n) == 0
     }
 
+    /// One of these, each as often as its weight says; some weight must be above 0.
+    pub(crate) fn weighed<T: Copy>(&mut self, of: &[(T, usize)]) -> T {
+        let total = of.iter().map(|(_, weight)| weight).sum();
+        let mut at = self.below(total);
+        for (what, weight) in of {
+            if at < *weight {
+                return *what;
+            }
+            at -= weight;
+        }
+        unreachable!("what is chosen is below the sum of all weights")
+    }
+
     /// One of these.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
