@@ -536,7 +536,7 @@ impl Cluster {
             writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record)
         {
             answer.one_is(match outcome {
-                Replayed::Made | Replayed::Known => Ok(()),
+                Replayed::Made(_) | Replayed::Known => Ok(()),
                 Replayed::Refused(error) => Err(error),
             });
             self.proceed(&subject, ctx);

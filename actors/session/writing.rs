@@ -6,6 +6,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::conversation::approval::PendingCall;
 use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published};
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::reply::{Deleted, SessionReply};
 use clawmux_core::conversation::session::Batch;
 use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
@@ -15,7 +16,7 @@ use clawmux_core::limits::quota::{Kept, ROW_BYTES};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 
-use super::{Answered, ConnectionSink, Order, RETRY, Session};
+use super::{Answered, RETRY, Session};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
@@ -59,11 +60,10 @@ impl Session {
         if !self.conversation.has_unseen() {
             return;
         }
-        self.let_watch(self.published, ctx);
+        self.let_watch(self.drop_guard.audience.published, ctx);
         let fresh = self.conversation.show();
         let page = self.conversation.page();
-        self.published = page.last().map_or(self.published, |logged| logged.seq);
-        self.drop_guard.publish(&page[page.len() - fresh..], self.agent_configs.lag_bytes_max);
+        self.drop_guard.audience.publish(&page[page.len() - fresh..], self.agent_configs.lag_bytes_max);
         if !page.is_empty() && !std::mem::replace(&mut self.has_page_timer, true) {
             ctx.run_later(PAGE_PATIENCE, |session, ctx| {
                 session.has_page_timer = false;
@@ -95,15 +95,15 @@ impl Session {
             session.writing = Writing::Nothing;
             match result {
                 Ok(()) => {
-                    session.written = events.last().map_or(session.written, |logged| logged.seq);
+                    let written = events.last().map(|logged| logged.seq);
+                    let written = written.unwrap_or(session.drop_guard.audience.written);
+                    session.drop_guard.audience.written = written;
                     session.conversation.reserved(reserve.unwrap_or_default());
                     for channel in channels {
                         // One that is not heard is found when the channel next looks.
                         let _ = session.deps.outboxes.try_send(OutboxGrew(channel));
                     }
-                    for (_, waits) in
-                        session.awaiting_page.extract_if(.., |(up_to, _)| *up_to <= session.written)
-                    {
+                    for (_, waits) in session.awaiting_page.extract_if(.., |(up_to, _)| *up_to <= written) {
                         let _ = waits.send(());
                     }
                     session.written(&events[shown..], answered, ctx);
@@ -129,8 +129,7 @@ impl Session {
             self.deps.changes.note(SessionChange { session, owner, reason });
         }
         self.learn_from(events);
-        self.published = events.last().map_or(self.published, |logged| logged.seq);
-        self.drop_guard.publish(events, self.agent_configs.lag_bytes_max);
+        self.drop_guard.audience.publish(events, self.agent_configs.lag_bytes_max);
         self.proceed(ctx);
     }
 
@@ -255,9 +254,8 @@ impl Session {
                 None => self.tell_row(asker, ctx),
             }
             if let (Some(wanted), Some(ticket)) = (follow, ticket) {
-                let who = (client.connection, ticket);
-                let sink = || ConnectionSink::new(client, ctx.address().recipient());
-                self.drop_guard.subscribers.follow(who, wanted, self.published, sink);
+                let from = || ctx.address().recipient();
+                self.drop_guard.audience.follow((client, ticket), wanted, from);
             }
             drop((held, coming));
         }
@@ -298,7 +296,7 @@ impl Session {
     /// It is deleted: who follows it is told, and it ends.
     fn gone(&mut self, askers: Vec<Asker>, ctx: &mut Context<Self>) {
         let (now, key) = (clock::now(), self.conversation.key().clone());
-        let mut subscribers = std::mem::take(&mut self.drop_guard.subscribers);
+        let mut subscribers = std::mem::take(&mut self.drop_guard.audience.subscribers);
         // Those who were not told yet how their run ended can't read it any more.
         subscribers.end_runs(&key, |run| Logged {
             first_seq: Seq(u64::MAX),

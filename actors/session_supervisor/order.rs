@@ -7,6 +7,7 @@
 
 use actix::dev::SendError;
 use actix::prelude::*;
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::reply::{Aborted, Detached, Injected, SessionReply};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
@@ -16,7 +17,7 @@ use tokio::sync::oneshot;
 use super::requests::Who;
 use super::{Entry, SessionSupervisor, State};
 use crate::runtime::ask::ask;
-use crate::session::{HeldKey, Order, Routed, Subscribers};
+use crate::session::{HeldKey, Routed, Subscribers};
 use crate::store::FindRun;
 
 /// Requests that may wait for one session to wake.
@@ -247,12 +248,14 @@ impl SessionSupervisor {
     /// Gives a prompt its spot in its lane, in the order in which prompts are sent: so no two wait for each
     /// other.
     fn enter_lane(&self, routed: &mut Routed) -> Result<(), Error> {
-        if let Order::Submit { submission, lane_guard: lane_guard @ None, .. } = &mut routed.order
+        if let Order::Submit { submission, .. } = &routed.order
+            && routed.lane_guard.is_none()
             && let Some(lane) = &submission.run_options.lane
         {
             let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
             let bytes = submission.content.len() + attached;
-            *lane_guard = Some(self.setup.deps.lanes.enter(lane, &routed.session, &submission.run, bytes)?);
+            let spot = self.setup.deps.lanes.enter(lane, &routed.session, &submission.run, bytes)?;
+            routed.lane_guard = Some(spot);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::conversation::approval::Decided;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::session::{Recovery, Session as Conversation};
 use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::{Error, ErrorCode};
@@ -23,7 +24,7 @@ use crate::provider_supervisor::account::Account;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::sandbox_supervisor::IsIdempotent;
-use crate::session::{Order, Routed, Session, Subscribers};
+use crate::session::{Routed, Session, Subscribers};
 use crate::store::{Load, Loaded, LogWriter};
 
 /// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.

@@ -5,7 +5,11 @@
 //! | `PREFIX.log.s.{slot}.{session}` | a session's records; the session as 32 hexadecimal digits |
 //! | `PREFIX.log.k.{hash}` | the guard of a key |
 //! | `PREFIX.log.t.{table}` | the records of what is kept beside sessions |
-//! | `PREFIX.alive.{node}` | heartbeats, which are not stored |
+//! | `PREFIX.alive.{node}` | heartbeats |
+//! | `PREFIX.node.{node}` | what a node is asked |
+//! | `PREFIX.live.{slot}.{session}` | what is said of a session, as it is said |
+//!
+//! The last three are not stored.
 //!
 //! Tokens are numbers, hexadecimal digits or names of ours, never text of a client: a dot, a wildcard or a
 //! space in one would be another subject. The names of nodes come from the configuration and from hosts, so
@@ -17,6 +21,7 @@ use std::sync::Arc;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::{SessionId, Slot};
 use clawmux_core::hex::hex;
+use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::Subject;
 
 /// The longest name of a cluster, in bytes.
@@ -91,6 +96,16 @@ impl Subjects {
         format!("{}.alive.{}", self.prefix, token(node))
     }
 
+    /// What this node is asked.
+    pub(super) fn questions(&self, node: &NodeName) -> String {
+        format!("{}.node.{}", self.prefix, token(node))
+    }
+
+    /// What is said of this session, as it is said.
+    pub(super) fn live(&self, session: &SessionKey) -> String {
+        format!("{}.live.{}.{}", self.prefix, Slot::of(session).number(), SessionId::of(session))
+    }
+
     /// The heartbeats of all nodes.
     pub(super) fn all_alive(&self) -> String {
         format!("{}.alive.*", self.prefix)
@@ -130,7 +145,6 @@ pub(super) fn token(node: &NodeName) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clawmux_core::ids::SessionKey;
     use proptest::prelude::*;
 
     use super::*;
@@ -140,6 +154,7 @@ mod tests {
         let subjects = Subjects::new("clawmux").unwrap();
         let session = SessionKey::parse("main:websocket:ada:main").unwrap();
         let slot = Slot::of(&session);
+        assert_eq!(subjects.live(&session), "clawmux.live.228.e41824f2ab516549e0639172ced548ab");
         let session = subjects.of(&Subject::Session(session), slot);
         assert_eq!(session, "clawmux.log.s.228.e41824f2ab516549e0639172ced548ab");
         assert_eq!(subjects.of(&Subject::Table("jobs"), Slot::new(1)), "clawmux.log.t.jobs");
@@ -149,6 +164,7 @@ mod tests {
         assert_eq!(subjects.nodes().key("a"), "$KV.clawmux_nodes.a");
         assert_eq!(subjects.alive(&NodeName::new("a.b c*")), "clawmux.alive.a=2Eb=20c=2A");
         assert_eq!(subjects.alive(&NodeName::new("")), "clawmux.alive.=");
+        assert_eq!(subjects.questions(&NodeName::new("a.b")), "clawmux.node.a=2Eb");
     }
 
     #[test]

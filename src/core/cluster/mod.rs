@@ -11,6 +11,7 @@
 //! | [`slot`] | which slot and which subject a session has, and which node a slot should have |
 //! | [`stamp`] | what every record carries, and which of them count |
 //! | [`membership`] | who is alive, by what was heard |
+//! | [`peer`] | what nodes ask each other about sessions, and tell |
 //! | [`ownership`] | how a slot is claimed, held and handed over, and how its sessions' records are written |
 //!
 //! Deliberately absent: what records say, the log's format, and the purge of a deleted session's subject, after
@@ -19,5 +20,6 @@
 pub mod membership;
 pub mod node;
 pub mod ownership;
+pub mod peer;
 pub mod slot;
 pub mod stamp;
