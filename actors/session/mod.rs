@@ -69,7 +69,7 @@ use crate::runtime::say::{OutboxGrew, Say};
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::store::{Coming, LogWriter, Store};
 
-use audience::{Audience, Serves, serve};
+pub(crate) use audience::{Audience, Serves, serve};
 use queued::Room;
 use work::Doing;
 use writing::Writing;
@@ -78,10 +78,11 @@ pub use agent_configs::{AgentConfigs, Learning, Profile};
 pub use approvals::{Approvals, Found};
 pub use order::Routed;
 pub use queued::Queued;
-pub use report::{Down, HeldKey, Report, Supervisor};
+pub use report::{Down, Ending, HeldKey, Report, Supervisor};
 pub use sink::{ConnectionSink, Subscribers};
 pub use soul::{SOUL_BYTES_MAX, Soul};
 pub use watchers::{Watcher, Watchers};
+pub(crate) use writing::read_row;
 
 /// Messages that may wait: as many requests as may wait for a session to wake, and as many more.
 const MAILBOX: usize = 512;
@@ -178,6 +179,8 @@ pub struct Session {
     /// Messages taken from the supervisor.
     received: u64,
     draining: bool,
+    /// Whether others go on with it once it has come to rest.
+    is_moving: bool,
     /// Told to stop: sleeps as soon as it may.
     is_stopped: bool,
     /// Those who have it deleted once nothing of it is under way.
@@ -205,8 +208,7 @@ struct Answered {
 struct DropGuard {
     audience: Audience,
     supervisor: Supervisor,
-    /// Ended because it was told to: nothing is left to do.
-    done: bool,
+    ending: Ending,
 }
 
 impl Drop for DropGuard {
@@ -216,7 +218,7 @@ impl Drop for DropGuard {
             key: self.audience.key.clone(),
             subscribers: std::mem::take(&mut self.audience.subscribers),
             panicked: std::thread::panicking(),
-            done: self.done,
+            ending: self.ending,
         }));
     }
 }
@@ -230,6 +232,16 @@ pub struct Forget(pub ConnectionId);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drain;
+
+/// Begin nothing new, and end when nothing is under way: another daemon goes on.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct MoveAway;
+
+/// End at once: another daemon has gone on already.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Lose;
 
 /// Have what is shown written to the log; answered once that has it.
 #[derive(Clone, Copy, Debug, Message)]
@@ -266,7 +278,7 @@ impl Session {
             prepared: None,
             awake: deps.meters.awake(),
             deps,
-            drop_guard: DropGuard { audience, supervisor, done: false },
+            drop_guard: DropGuard { audience, supervisor, ending: Ending::Fell },
             next: Vec::new(),
             writing: Writing::Nothing,
             is_page_due: false,
@@ -277,6 +289,7 @@ impl Session {
             doing: Doing::Nothing,
             received: 0,
             draining: false,
+            is_moving: false,
             is_stopped: false,
             deleting: Vec::new(),
             is_being_deleted: false,
@@ -315,7 +328,7 @@ impl Session {
         self.work(ctx);
         self.set_timer(ctx);
         if self.draining && self.is_written() && !self.doing.is_busy() {
-            self.drop_guard.done = true;
+            self.drop_guard.ending = if self.is_moving { Ending::Moved } else { Ending::Done };
             return ctx.stop();
         }
         if std::mem::take(&mut self.is_stopped) {
@@ -456,11 +469,31 @@ impl Handler<Drain> for Session {
     }
 }
 
+impl Handler<MoveAway> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: MoveAway, ctx: &mut Self::Context) {
+        self.draining = true;
+        self.is_moving = true;
+        self.conversation.drain();
+        self.proceed(ctx);
+    }
+}
+
+impl Handler<Lose> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: Lose, ctx: &mut Self::Context) {
+        self.drop_guard.ending = Ending::Moved;
+        ctx.terminate();
+    }
+}
+
 impl Handler<Sleep> for Session {
     type Result = ();
 
     fn handle(&mut self, _: Sleep, ctx: &mut Self::Context) {
-        self.drop_guard.done = true;
+        self.drop_guard.ending = Ending::Done;
         ctx.stop();
     }
 }

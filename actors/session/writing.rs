@@ -11,12 +11,12 @@ use clawmux_core::conversation::reply::{Deleted, SessionReply};
 use clawmux_core::conversation::session::Batch;
 use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{ApprovalId, RunId, Seq};
+use clawmux_core::ids::{ApprovalId, RunId, Seq, SessionKey};
 use clawmux_core::limits::quota::{Kept, ROW_BYTES};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 
-use super::{Answered, RETRY, Session};
+use super::{Answered, Ending, RETRY, Session, SessionDeps};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
@@ -263,17 +263,8 @@ impl Session {
 
     /// Answers with the session as lists show it.
     fn tell_row(&self, asker: Asker, ctx: &mut Context<Self>) {
-        let (store, catalog) = (self.deps.store.clone(), self.agent_configs.catalog.clone());
-        let key = self.conversation.key().clone();
-        ctx.spawn(actix::fut::wrap_future(async move {
-            let row = ask(&store, ReadRow(key.clone())).await.flatten().and_then(|row| {
-                let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
-                let mut row = row.ok_or_else(gone)?;
-                row.model = catalog.answers(&key.agent(), &row.settings);
-                Ok(Reply::Session(SessionReply::Settled(Box::new(row))))
-            });
-            asker.reply(row);
-        }));
+        let row = read_row(Arc::clone(&self.deps), self.conversation.key().clone());
+        ctx.spawn(actix::fut::wrap_future(async move { asker.reply(row.await) }));
     }
 
     /// Removes the session from the log, now that nothing of it is under way.
@@ -315,7 +306,15 @@ impl Session {
         for asker in askers {
             asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true }))));
         }
-        self.drop_guard.done = true;
+        self.drop_guard.ending = Ending::Done;
         ctx.stop();
     }
+}
+
+/// A session as lists show it.
+pub(crate) async fn read_row(deps: Arc<SessionDeps>, key: SessionKey) -> Result<Reply, Error> {
+    let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
+    let mut row = ask(&deps.store, ReadRow(key.clone())).await.flatten()?.ok_or_else(gone)?;
+    row.model = deps.agent_configs.get().catalog.answers(&key.agent(), &row.settings);
+    Ok(Reply::Session(SessionReply::Settled(Box::new(row))))
 }

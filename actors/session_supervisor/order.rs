@@ -137,7 +137,7 @@ impl SessionSupervisor {
     }
 
     /// Looks for a run by its idempotency key; `or_id`: or by its id.
-    fn find_run(
+    pub(super) fn find_run(
         &self,
         owner: Owner,
         idempotency_key: String,
@@ -226,6 +226,21 @@ impl SessionSupervisor {
                     routed
                 }
             },
+            State::Elsewhere { mirror, sent } => {
+                // Its turn is given where it is written.
+                routed.lane_guard = None;
+                match mirror.try_send(routed) {
+                    Ok(()) => {
+                        *sent += 1;
+                        return;
+                    }
+                    Err(SendError::Full(routed)) => return routed.asker.reply(Err(busy(&key))),
+                    Err(SendError::Closed(routed)) => {
+                        entry.state = State::default();
+                        routed
+                    }
+                }
+            }
             State::Parked { subscribers } => {
                 if let Some(fault) = fault {
                     return routed.asker.reply(Err(fault));
@@ -278,6 +293,8 @@ impl SessionSupervisor {
         let reply = match routed.order {
             // One that is about to be recovered has something under way.
             _ if self.recovering.contains(&routed.session) => return Some(routed),
+            // Another daemon may have it awake.
+            _ if self.setup.remote.is_some() => return Some(routed),
             Order::Abort { .. } => SessionReply::Aborted(Aborted { run: None }),
             Order::Detach { .. } => SessionReply::Detached(Detached { found: false }),
             Order::Stop(_) => {

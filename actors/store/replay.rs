@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use actix::{Handler, Message, ResponseFuture};
 use bytes::Bytes;
 use clawmux_core::cluster::stamp::{Token, accepts};
-use clawmux_core::conversation::event::Logged;
+use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Seq, SessionKey};
@@ -74,6 +74,8 @@ pub struct SessionChanged {
     pub session: SessionKey,
     /// The last number that it has now; none where it was deleted.
     pub head: Option<Seq>,
+    /// Whether a call of it waits for approval from here on.
+    pub is_asked: bool,
 }
 
 impl SessionChanged {
@@ -82,9 +84,12 @@ impl SessionChanged {
             Write::Append(Appended { session, settled, events, .. }) => {
                 let said = settled.iter().flat_map(|(_, segments)| segments).map(Segment::seq);
                 let head = events.iter().map(|logged| logged.seq).chain(said).max()?;
-                Some(Self { session: session.clone(), head: Some(head) })
+                let is_asked = events.iter().any(|logged| matches!(logged.event, Event::ApprovalAsked(_)));
+                Some(Self { session: session.clone(), head: Some(head), is_asked })
             }
-            Write::Delete { session, .. } => Some(Self { session: session.clone(), head: None }),
+            Write::Delete { session, .. } => {
+                Some(Self { session: session.clone(), head: None, is_asked: false })
+            }
             _ => None,
         }
     }

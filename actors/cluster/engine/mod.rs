@@ -47,7 +47,7 @@ use tokio::sync::Semaphore;
 pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
 pub use self::heartbeats::Heartbeats;
-pub use self::peers::{Question, Questions, ReplyTo, Unanswered};
+pub use self::peers::{Question, Questions, ReplyTo};
 pub use self::reading::Extent;
 use self::subjects::Subjects;
 pub use self::writing::Published;

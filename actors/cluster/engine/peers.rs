@@ -14,16 +14,8 @@ use futures::{Stream, StreamExt as _};
 use tokio::time::timeout;
 
 use super::{ANSWER_MAX, Engine};
+use crate::mirror::remote::Unanswered;
 use crate::nats::one_line;
-
-/// Why a question has no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unanswered {
-    /// It was not sent, or there was nobody to take it.
-    NotAsked(String),
-    /// Nobody knows whether it was taken.
-    Unknown(String),
-}
 
 /// A question of another node.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 //!   who has the client                          who owns the session
 //!     Order     ------------------------------>   as if a client of its own asked
 //!     Follow    ------------------------------>   says for a while what is said in the session, as it is said
-//!     ReadText  ------------------------------>   text that was shown and is in no record yet
 //!               <------------------------------ Answered: how it went, and up to where the log was applied then
 //!               <------------------------------ Said: text, to all who listen
 //! ```
@@ -40,10 +39,8 @@ use crate::scope::Scopes;
 pub enum Ask {
     /// Carry out an order.
     Order(Box<Ordered>),
-    /// Say for a while what is said in the session.
-    Follow(SessionKey),
-    /// The text that was shown after this number and is in no record.
-    ReadText(SessionKey, Seq),
+    /// Say for a while what is said in the session; what was said after this number, once more.
+    Follow(SessionKey, Option<Seq>),
 }
 
 /// An order for a session, as the daemon passes it on that has the client.
@@ -77,10 +74,8 @@ pub enum Answer {
     Row,
     /// A call was decided about.
     Decided(Box<DecidedCall>),
-    /// It is said from here on, after this number.
+    /// It is said; so far up to this number.
     Follows(Seq),
-    /// This was said.
-    Said(Vec<Logged>),
     /// The session is not owned by who was asked.
     Elsewhere,
     /// It failed.
@@ -199,7 +194,7 @@ fields! {
 }
 
 variants! {
-    Ask { "order" => Order(ordered), "follow" => Follow(session), "read_text" => ReadText(session, after) }
+    Ask { "order" => Order(ordered), "follow" => Follow(session, after) }
     Order {
         "submit" => Submit { submission, follow }, "follow" => Follow { run, seq, follow },
         "attach" => Attach { after, follow }, "detach" => Detach { follow }, "stop" => Stop(cause),
@@ -214,7 +209,7 @@ variants! {
     }
     Answer {
         "done" => Done(reply), "row" => Row, "decided" => Decided(decided), "follows" => Follows(after),
-        "said" => Said(events), "elsewhere" => Elsewhere, "failed" => Failed(error)
+        "elsewhere" => Elsewhere, "failed" => Failed(error)
     }
 }
 
@@ -432,7 +427,7 @@ mod tests {
             let ask = Ask::Order(Box::new(ordered));
             assert_eq!(Ask::from_bytes(&ask.to_bytes()).unwrap(), ask);
         }
-        for ask in [Ask::Follow(session()), Ask::ReadText(session(), Seq(3))] {
+        for ask in [Ask::Follow(session(), None), Ask::Follow(session(), Some(Seq(3)))] {
             assert_eq!(Ask::from_bytes(&ask.to_bytes()).unwrap(), ask);
         }
     }

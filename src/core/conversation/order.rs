@@ -135,6 +135,30 @@ impl Order {
         matches!(self, Self::Decide { .. }) || principal.sees(owner)
     }
 
+    /// Whether it may be given once more where nobody knows what came of it: a prompt is known by its run.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Submit { .. }
+            | Self::Follow { .. }
+            | Self::Attach { .. }
+            | Self::Detach { .. }
+            | Self::Stop(_)
+            | Self::Close { .. }
+            | Self::Create(_)
+            | Self::Configure(_)
+            | Self::Abort { run: Some(_) }
+            | Self::Inject { id: Some(_), .. }
+            | Self::Decide { .. } => true,
+            Self::Abort { run: None }
+            | Self::Clear
+            | Self::Reset
+            | Self::Renew
+            | Self::Compact(_)
+            | Self::Inject { id: None, .. }
+            | Self::Delete => false,
+        }
+    }
+
     /// It, followed by nobody: for who asks on behalf of others and serves them himself.
     #[must_use]
     pub fn unfollowed(mut self) -> Self {
