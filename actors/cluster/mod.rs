@@ -14,12 +14,14 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`engine`] | everything that is asked of JetStream |
+//! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
 //! | `writing` | what is to be written under one subject, in order |
 //!
 //! Deliberately absent, so far: commands for sessions of other daemons. A change of a session that another daemon owns
 //! is refused. Nothing is purged from the log: a replica is
 //! whole when it has the last record that there was, so that one has to be there.
 
+pub mod beginning;
 pub mod engine;
 mod writing;
 
