@@ -14,6 +14,7 @@
 //! | part | what it does |
 //! |---|---|
 //! | [`engine`] | everything that is asked of JetStream |
+//! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
 //! | `writing` | what is to be written under one subject, in order |
 //! | `sessions` | tells this daemon's sessions what becomes of slots, and where each is written |
 //! | [`remote`] | the other daemons, for this one's sessions |
@@ -24,6 +25,7 @@
 //! Deliberately absent: a purge of the log. A replica is whole when it has the last record that there was, so that one
 //! has to be there.
 
+pub mod beginning;
 pub mod engine;
 pub mod peers;
 pub mod remote;

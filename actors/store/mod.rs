@@ -36,6 +36,7 @@ pub(crate) mod ledger;
 mod live;
 mod log_writer;
 mod mcp_tools;
+pub mod membership;
 mod memories;
 mod pages;
 mod plugin_values;
@@ -173,10 +174,10 @@ impl Store {
     /// Opens the log at `path`, made if there is none; its folder must be there.
     ///
     /// # Errors
-    /// `Conflict` where another daemon has it open, or where it is of a newer format;
+    /// `Conflict` where another daemon has it open, where it is of a newer format or a cluster's;
     /// `Unavailable` where it can't be opened; `Internal` where it is damaged.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        Self::open_with(path.into(), |writes, _| Box::new(Local(writes))).await
+        Self::open_with(path.into(), true, |writes, _| Box::new(Local(writes))).await
     }
 
     /// Opens the store of a daemon in a cluster: what changes it goes to whoever has the receiver, who has the store
@@ -186,7 +187,7 @@ impl Store {
     /// See [`Store::open`].
     pub async fn open_in_cluster(path: impl Into<PathBuf>) -> Result<(Self, Receiver<Submission>), Error> {
         let (cluster, submissions) = tokio::sync::mpsc::channel(WRITES_MAX);
-        let store = Self::open_with(path.into(), |writes, figures| {
+        let store = Self::open_with(path.into(), false, |writes, figures| {
             Box::new(Clustered { here: Local(writes), cluster, figures })
         });
         Ok((store.await?, submissions))
@@ -194,6 +195,7 @@ impl Store {
 
     async fn open_with(
         path: PathBuf,
+        is_alone: bool,
         journal: impl FnOnce(SyncSender<PendingChange>, Arc<Figures>) -> Box<dyn Journal>,
     ) -> Result<Self, Error> {
         let figures = Arc::new(Figures::default());
@@ -206,6 +208,9 @@ impl Store {
                 let files = Arc::new(Files::claim(&path)?);
                 let shared = Arc::new(Shared::default());
                 let writer = Writer::open(Arc::clone(&files), Arc::clone(&shared), of_writer, held)?;
+                if is_alone {
+                    membership::goes_alone(writer.db())?;
+                }
                 Ok((writer, Reader::open(Arc::clone(&files), shared)?, files))
             };
             match open() {

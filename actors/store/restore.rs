@@ -95,7 +95,8 @@ pub fn restore<E: From<Error>>(
     agree(&readmitted)?;
     let new = beside(path, ".restoring");
     remove(&new);
-    let copied = copy(from, &new).and_then(|report| Ok((report, set_aside(path, stamp)?)));
+    let copied =
+        copy(from, &new).and_then(|report| Ok((report, set_aside(path, &format!("restore-{stamp}"))?)));
     let (report, kept) = copied.inspect_err(|_| remove(&new))?;
     fs::rename(&new, path).map_err(|error| {
         remove(&new);
@@ -109,7 +110,7 @@ pub fn restore<E: From<Error>>(
 }
 
 /// A view or trigger that no store has by itself: it would act as the daemon.
-const ADDED: &str = "SELECT name FROM sqlite_master WHERE type = 'view' OR (type = 'trigger' AND name NOT IN \
+pub(super) const ADDED: &str = "SELECT name FROM sqlite_master WHERE type = 'view' OR (type = 'trigger' AND name NOT IN \
                      ('session_made', 'session_grown', 'session_given', 'session_gone')) LIMIT 1";
 
 /// The format of the copy, where it is one that this clawmux knows.
@@ -156,14 +157,14 @@ fn copy(from: &Path, to: &Path) -> Result<super::BackupReport, Error> {
     backup::write_copy(&Files::unclaimed(from), to, &Figures::default(), || Ok(()))
 }
 
-/// Keeps the store that is there under another name; afterwards nothing is beside it that belongs to it.
-fn set_aside(path: &Path, stamp: &str) -> Result<Option<PathBuf>, Error> {
+/// Keeps the store that is there as `PATH.before-WHAT`; afterwards nothing is beside it that belongs to it.
+pub(super) fn set_aside(path: &Path, what: &str) -> Result<Option<PathBuf>, Error> {
     let is_there = |path: &Path| path.metadata().is_ok_and(|meta| meta.len() > 0);
     let (wal, shm) = (beside(path, "-wal"), beside(path, "-shm"));
     if is_there(path) {
         fold(path);
     }
-    let kept = free_name(path, stamp)?;
+    let kept = free_name(path, what)?;
     let mut is_kept = false;
     // Both while both are in their places, so that at no time one is without the other.
     for (from, to) in [(path, kept.clone()), (&wal, beside(&kept, "-wal"))] {
@@ -185,11 +186,11 @@ fn set_aside(path: &Path, stamp: &str) -> Result<Option<PathBuf>, Error> {
     Ok(is_kept.then_some(kept))
 }
 
-/// A name that nothing has yet: with a number where there was a restore in the same second.
-fn free_name(path: &Path, stamp: &str) -> Result<PathBuf, Error> {
+/// A name that nothing has yet: with a number where the same was done in the same second.
+fn free_name(path: &Path, what: &str) -> Result<PathBuf, Error> {
     let name = |at: usize| match at {
-        1 => beside(path, &format!(".before-restore-{stamp}")),
-        at => beside(path, &format!(".before-restore-{stamp}-{at}")),
+        1 => beside(path, &format!(".before-{what}")),
+        at => beside(path, &format!(".before-{what}-{at}")),
     };
     let mut names = (1..=NAMES_MAX).map(name);
     names.find(|name| name.symlink_metadata().is_err()).ok_or_else(|| {
@@ -210,19 +211,19 @@ fn fold(path: &Path) {
     }
 }
 
-fn beside(path: &Path, end: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(end);
     name.into()
 }
 
-fn remove(new: &Path) {
+pub(super) fn remove(new: &Path) {
     for end in ["", "-journal", "-wal", "-shm"] {
         let _ = fs::remove_file(beside(new, end));
     }
 }
 
-fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
+pub(super) fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
     ErrorCode::Unavailable.error(format!("can't {what} {}: {error}", path.display()))
 }
 

@@ -3,6 +3,8 @@
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "support/joined.rs"]
+mod joined;
 #[path = "support/nats_server.rs"]
 mod nats_server;
 #[path = "support/tables.rs"]
@@ -12,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use actix::Addr;
-use clawmux_actors::cluster::engine::{Durability, Engine, EngineSettings, RECORD_BYTES_MAX};
+use clawmux_actors::cluster::engine::{Durability, EngineSettings, RECORD_BYTES_MAX};
 use clawmux_actors::cluster::{Cluster, ClusterSettings, Leave};
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{
@@ -26,6 +28,7 @@ use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::time::Timestamp;
 use futures::future::join_all;
+use joined::joined;
 use nats_server::NatsServer;
 use serde_json::Value as Json;
 use tables::assert_same;
@@ -61,8 +64,9 @@ impl Daemon {
     }
 
     async fn start_in(server: &NatsServer, node: &str, home: TempDir) -> Self {
-        let engine = Engine::open(&settings(server)).await.unwrap();
-        let (store, submissions) = Store::open_in_cluster(home.path().join("clawmux.db")).await.unwrap();
+        let path = home.path().join("clawmux.db");
+        let engine = joined(&settings(server), &path).await;
+        let (store, submissions) = Store::open_in_cluster(path).await.unwrap();
         let store = actix::Actor::start(store);
         let settings = ClusterSettings { node: NodeName::new(node), lease_ms: LEASE_MS };
         let cluster = Cluster::start(settings, engine, store.clone(), submissions);

@@ -76,6 +76,11 @@ impl Engine {
     }
 }
 
+/// Who sent a heartbeat; nobody where it is none.
+pub(super) fn sender(beat: &[u8]) -> Option<NodeName> {
+    Some(NodeName::new(serde_json::from_slice::<BeatValue>(beat).ok()?.node))
+}
+
 impl Stream for Heartbeats {
     type Item = Heartbeat;
 

@@ -3,6 +3,8 @@
 //! | part | what it does |
 //! |---|---|
 //! | `subjects` | what everything is called |
+//! | `site` | connects, finds out which log is the present one, begins another |
+//! | `base` | what a log begins with: parts of a file, written and read |
 //! | `streams` | makes the log and the buckets, or looks whether those that are there fit |
 //! | `durability` | asks the servers whether an acknowledgement is a sync |
 //! | `writing` | publishes with the last sequence of a subject expected |
@@ -23,12 +25,14 @@
 //! `Nats-Msg-Id`, which has a server refuse a message of its own; a wait for the connection, as a record that
 //! waits in a buffer arrives late.
 
+mod base;
 mod buckets;
 mod durability;
 mod following;
 mod heartbeats;
 mod peers;
 mod reading;
+mod site;
 mod streams;
 mod subjects;
 mod writing;
@@ -38,21 +42,24 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_nats::connection::State;
+use clawmux_core::cluster::base::Manifest;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::config::BusCredential;
 use clawmux_core::replica::Subject;
 use tokio::sync::Semaphore;
 
+pub use self::base::{CHUNK_BYTES, Chunked};
 pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
 pub use self::heartbeats::Heartbeats;
 pub use self::peers::{Question, Questions, ReplyTo};
 pub use self::reading::Extent;
+pub use self::site::{Planned, Site};
 use self::subjects::Subjects;
 pub use self::writing::Published;
+use crate::nats::Nats;
 pub use crate::nats::Unusable;
-use crate::nats::{Access, Nats, reach};
 
 /// How long anything may take: a publish, a read, the beginning of following.
 pub const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -123,6 +130,8 @@ pub enum Durability {
 pub struct Engine {
     nats: Nats,
     subjects: Subjects,
+    site: Site,
+    base: Arc<Manifest>,
     /// The node that joined.
     me: Arc<OnceLock<NodeName>>,
     publishes: Arc<Semaphore>,
@@ -130,49 +139,22 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Connects, and makes the log and the buckets where they are not there. The connection lives on the
-    /// runtime that this is called on.
+    /// Connects, and looks for the log and the buckets. The connection lives on the runtime that this is called on.
     ///
     /// # Errors
-    /// Where the servers can't be reached, are too old, have no JetStream or do not sync, or where what is
-    /// there has other settings: a sentence that says so and what to do.
+    /// As [`Site::connect`]'s and [`Site::open`]'s.
     pub async fn open(settings: &EngineSettings) -> Result<Self, Unusable> {
-        let subjects = Subjects::new(&settings.name).map_err(Unusable::refused)?;
-        if ![1, 3, 5].contains(&settings.replicas) {
-            return Err(Unusable::refused(format!(
-                "cluster.replicas: {} servers are no cluster: set it to 3 or 5, of which a majority is left \
-                 when one is lost",
-                settings.replicas
-            )));
-        }
-        let access = Access {
-            section: "cluster",
-            servers: &settings.servers,
-            credential: &settings.credential,
-            ca_file: settings.ca_file.as_ref(),
-            client_certificate: settings.client_certificate.as_ref(),
-        };
-        let nats = reach(&access, format!("clawmux cluster {}", settings.name)).await?;
-        let payload_max = nats.payload_max();
-        if payload_max < RECORD_BYTES_MAX + HEADER_BYTES_MAX {
-            return Err(Unusable::refused(format!(
-                "the NATS server takes messages of {payload_max} bytes, and a record may have \
-                 {RECORD_BYTES_MAX}: raise max_payload to 1 MB in its configuration"
-            )));
-        }
-        if settings.durability == Durability::Required {
-            let server = nats.client.server_info().server_id;
-            durability::check(&settings.monitor, settings.replicas, &server).await?;
-        }
-        streams::open(&nats, &subjects, settings).await?;
-        Ok(Self {
-            nats,
-            subjects,
-            me: Arc::default(),
-            publishes: Arc::new(Semaphore::new(PUBLISHES_MAX)),
-            // There are as many daemons as servers, or about that.
-            batches: Arc::new(Semaphore::new(BATCHES_OF_STREAM_MAX / settings.replicas)),
-        })
+        Site::connect(settings).await?.open().await
+    }
+
+    /// The base that the log begins with.
+    pub fn base(&self) -> &Manifest {
+        &self.base
+    }
+
+    /// The servers, to be asked for more than the log.
+    pub fn site(&self) -> &Site {
+        &self.site
     }
 
     /// Where records about this are in the log, `slot` being its slot.

@@ -1,61 +1,55 @@
-//! The log and the buckets: made where they are not there, else looked at, since an operator may have made or
-//! changed them.
+//! The streams of a cluster: made when a generation of it begins, else looked at, since an operator may have changed
+//! them. One that is not there when it should be is not made anew: what it had is lost, and somebody has to know.
 //!
 //! Settings that a record could be lost by are refused. The limit of the log's bytes is only compared and
 //! named: it may be changed while the cluster runs, and not every node is started anew for that.
+
+use std::collections::HashMap;
 
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, PersistenceMode, RetentionPolicy, StorageType, Stream,
 };
 
+use clawmux_core::cluster::base::{ClusterId, Manifest};
+
 use super::EngineSettings;
-use super::subjects::{Bucket, Subjects};
+use super::subjects::{Bucket, Names, Subjects};
 use crate::nats::{Nats, Unusable, one_line};
 
-/// Looks for the log and the buckets, and makes those that are not there.
+/// What the log's stream says of itself: which cluster it is of, and which generation.
+const CLUSTER: &str = "clawmux-cluster";
+const GENERATION: &str = "clawmux-generation";
+
+/// Looks for the log and the buckets of the generation that begins with this base.
 ///
 /// # Errors
-/// Why they can't be used.
-pub(super) async fn open(
+/// Why they can't be used, or which is not there.
+pub(super) async fn look(
     nats: &Nats,
     subjects: &Subjects,
     settings: &EngineSettings,
+    base: &Manifest,
 ) -> Result<(), Unusable> {
-    let base = Config {
-        storage: StorageType::File,
-        retention: RetentionPolicy::Limits,
-        // What is full refuses what is new: nothing is lost to make room.
-        discard: DiscardPolicy::New,
-        allow_direct: true,
-        deny_delete: true,
-        num_replicas: settings.replicas,
-        ..Config::default()
-    };
-    let max_bytes = settings.max_log_bytes.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX));
-    let log = Config {
-        name: subjects.log_stream(),
-        subjects: vec![subjects.log()],
-        description: Some("clawmux: the log of a cluster".to_owned()),
-        allow_atomic_publish: true,
-        allow_message_ttl: true,
-        max_bytes,
-        ..base.clone()
-    };
-    let bucket = |bucket: Bucket, description: &str| Config {
-        name: bucket.stream(),
-        subjects: vec![bucket.key(">")],
-        description: Some(description.to_owned()),
-        max_messages_per_subject: 1,
-        allow_rollup: true,
-        ..base.clone()
-    };
-    one(nats, &bucket(subjects.nodes(), "clawmux: the nodes of a cluster")).await?;
-    one(nats, &bucket(subjects.slots(), "clawmux: who owns which sessions")).await?;
-    let found = one(nats, &log).await?.max_bytes;
-    if max_bytes > 0 && found != max_bytes {
+    let [nodes, slots, log] = wanted(subjects, settings, &base.cluster, base.generation);
+    fitting(nats, &nodes).await?;
+    fitting(nats, &slots).await?;
+    let found = fitting(nats, &log).await?;
+    for (name, wanted) in &log.metadata {
+        let found = found.metadata.get(name).map_or("none", String::as_str);
+        if found != wanted {
+            return Err(Unusable::refused(format!(
+                "the stream {} does not belong to the base of the cluster: its {name} is {found}, that of the \
+                 base {wanted}. Look who has made it anew; `clawmux cluster rebuild` makes another one out of a \
+                 node's store",
+                log.name
+            )));
+        }
+    }
+    let max_bytes = log.max_bytes;
+    if max_bytes > 0 && found.max_bytes != max_bytes {
         tracing::warn!(
-            found,
+            found = found.max_bytes,
             wanted = max_bytes,
             "cluster: the log has another limit than cluster.max_log_bytes: `nats stream edit {}` changes it",
             log.name
@@ -64,22 +58,171 @@ pub(super) async fn open(
     Ok(())
 }
 
-/// The settings of the stream, which is made where it is not there.
-async fn one(nats: &Nats, wanted: &Config) -> Result<Config, Unusable> {
-    let found = match find(nats, &wanted.name).await? {
-        Some(found) => found,
-        None => match nats.jetstream.create_stream(wanted).await {
-            Ok(made) => made,
-            // Another node may have been faster, and have other settings.
-            Err(error) => match find(nats, &wanted.name).await? {
-                Some(found) => found,
-                None => return Err(unmade(wanted, &one_line(&error))),
-            },
+/// Makes the log and the buckets of a generation. What is there under their names is made anew, where the log has
+/// nothing.
+///
+/// # Errors
+/// Why they can't be made.
+pub(super) async fn make(
+    nats: &Nats,
+    subjects: &Subjects,
+    settings: &EngineSettings,
+    cluster: &ClusterId,
+    generation: u64,
+) -> Result<(), Unusable> {
+    let wanted = wanted(subjects, settings, cluster, generation);
+    let log = &wanted[2].name;
+    if let Some(found) = find(nats, log).await? {
+        let records = found.cached_info().state.last_sequence;
+        if records > 0 {
+            return Err(Unusable::refused(format!(
+                "the stream {log} has had {records} records, and no base of a cluster goes with it: delete it \
+                 (`nats stream rm {log}`), where nothing in it is missed, or take another cluster.name"
+            )));
+        }
+    }
+    for config in &wanted {
+        remove(nats, &config.name).await?;
+        if let Err(error) = nats.jetstream.create_stream(config).await {
+            return Err(unmade(config, &one_line(&error)));
+        }
+    }
+    Ok(())
+}
+
+/// Makes the stream of the base where it is not there.
+///
+/// # Errors
+/// Why it can't be made or used.
+pub(super) async fn make_base(nats: &Nats, names: &Names, settings: &EngineSettings) -> Result<(), Unusable> {
+    let wanted = base(names, settings);
+    if find(nats, &wanted.name).await?.is_none()
+        && let Err(error) = nats.jetstream.create_stream(&wanted).await
+        // Another node may have been faster.
+        && find(nats, &wanted.name).await?.is_none()
+    {
+        return Err(unmade(&wanted, &one_line(&error)));
+    }
+    fitting(nats, &wanted).await.map(drop)
+}
+
+/// The stream of the base, as it is there; none where it is not.
+///
+/// # Errors
+/// Where it can't be used.
+pub(super) async fn look_for_base(
+    nats: &Nats,
+    names: &Names,
+    settings: &EngineSettings,
+) -> Result<Option<Stream>, Unusable> {
+    let wanted = base(names, settings);
+    let found = find(nats, &wanted.name).await?;
+    if let Some(found) = &found {
+        fits(&found.cached_info().config, &wanted)?;
+    }
+    Ok(found)
+}
+
+/// Removes the log and the buckets of a generation, where they are there.
+///
+/// # Errors
+/// Why one can't be removed.
+pub(super) async fn remove_all(nats: &Nats, subjects: &Subjects) -> Result<(), Unusable> {
+    for name in [subjects.log_stream(), subjects.nodes().stream(), subjects.slots().stream()] {
+        remove(nats, &name).await?;
+    }
+    Ok(())
+}
+
+async fn remove(nats: &Nats, name: &str) -> Result<(), Unusable> {
+    match nats.jetstream.delete_stream(name).await {
+        Ok(_) => Ok(()),
+        // It may have been, although the answer is late.
+        Err(error) => match find(nats, name).await? {
+            None => Ok(()),
+            Some(_) => {
+                Err(Unusable::away(format!("the stream {name} can't be deleted: {}", one_line(&error))))
+            }
         },
+    }
+}
+
+/// What every stream of a cluster has.
+fn common(settings: &EngineSettings) -> Config {
+    Config {
+        storage: StorageType::File,
+        retention: RetentionPolicy::Limits,
+        // What is full refuses what is new: nothing is lost to make room.
+        discard: DiscardPolicy::New,
+        allow_direct: true,
+        deny_delete: true,
+        num_replicas: settings.replicas,
+        ..Config::default()
+    }
+}
+
+fn base(names: &Names, settings: &EngineSettings) -> Config {
+    Config {
+        name: names.base_stream(),
+        subjects: vec![names.base()],
+        description: Some("clawmux: the store that a new node of a cluster begins with".to_owned()),
+        max_messages_per_subject: 1,
+        ..common(settings)
+    }
+}
+
+/// The nodes, the slots and the log of a generation.
+fn wanted(
+    subjects: &Subjects,
+    settings: &EngineSettings,
+    cluster: &ClusterId,
+    generation: u64,
+) -> [Config; 3] {
+    let bucket = |bucket: Bucket, description: &str| Config {
+        name: bucket.stream(),
+        subjects: vec![bucket.key(">")],
+        description: Some(description.to_owned()),
+        max_messages_per_subject: 1,
+        allow_rollup: true,
+        ..common(settings)
+    };
+    let log = Config {
+        name: subjects.log_stream(),
+        subjects: vec![subjects.log()],
+        description: Some("clawmux: the log of a cluster".to_owned()),
+        allow_atomic_publish: true,
+        allow_message_ttl: true,
+        max_bytes: settings.max_log_bytes.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX)),
+        metadata: HashMap::from([
+            (CLUSTER.to_owned(), cluster.to_string()),
+            (GENERATION.to_owned(), generation.to_string()),
+        ]),
+        ..common(settings)
+    };
+    [
+        bucket(subjects.nodes(), "clawmux: the nodes of a cluster"),
+        bucket(subjects.slots(), "clawmux: who owns which sessions"),
+        log,
+    ]
+}
+
+/// The settings of a stream that is there and fits.
+async fn fitting(nats: &Nats, wanted: &Config) -> Result<Config, Unusable> {
+    let Some(found) = find(nats, &wanted.name).await? else {
+        return Err(Unusable::refused(format!(
+            "the stream {} is gone, which the cluster had: see to the servers' storage. Where it is lost, `clawmux \
+             cluster rebuild` makes another one out of a node's store",
+            wanted.name
+        )));
     };
     let config = found.cached_info().config.clone();
-    match misfit(&config, wanted) {
-        None => Ok(config),
+    fits(&config, wanted)?;
+    Ok(config)
+}
+
+fn fits(found: &Config, wanted: &Config) -> Result<(), Unusable> {
+    match misfit(found, wanted) {
+        None => Ok(()),
         Some(wrong) => Err(Unusable::refused(format!(
             "the stream {} has {wrong}: change it with `nats stream edit {}`, or take another cluster.name",
             wanted.name, wanted.name
@@ -87,7 +230,11 @@ async fn one(nats: &Nats, wanted: &Config) -> Result<Config, Unusable> {
     }
 }
 
-async fn find(nats: &Nats, name: &str) -> Result<Option<Stream>, Unusable> {
+/// The stream of this name; none where there is none.
+///
+/// # Errors
+/// Where that is not known.
+pub(super) async fn find(nats: &Nats, name: &str) -> Result<Option<Stream>, Unusable> {
     match nats.jetstream.get_stream(name).await {
         Ok(found) => Ok(Some(found)),
         Err(error) if matches!(error.kind(), GetStreamErrorKind::JetStream(ref why) if why.code() == 404) => {

@@ -8,8 +8,13 @@
 //! | `PREFIX.alive.{node}` | heartbeats |
 //! | `PREFIX.node.{node}` | what a node is asked |
 //! | `PREFIX.live.{slot}.{session}` | what is said of a session, as it is said |
+//! | `NAME.base.manifest`, `NAME.base.plan` | which base there is, and which one somebody means to write |
+//! | `NAME.base.c.{generation}.{chunk}` | the parts of a base |
 //!
-//! The last three are not stored.
+//! Heartbeats, questions and what is said are not stored.
+//!
+//! PREFIX is the name of the cluster, and from the second generation of its log on that with `--` and the number of the
+//! generation, which no name has in it. So a daemon that knows only an earlier generation reaches nobody of this one.
 //!
 //! Tokens are numbers, hexadecimal digits or names of ours, never text of a client: a dot, a wildcard or a
 //! space in one would be another subject. The names of nodes come from the configuration and from hosts, so
@@ -27,28 +32,74 @@ use clawmux_core::replica::Subject;
 /// The longest name of a cluster, in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// The names of one cluster.
+/// What comes before the number of a generation.
+const GENERATION: &str = "--";
+
+/// The names of what all generations of one cluster share.
 #[derive(Clone, Debug)]
-pub(super) struct Subjects {
-    prefix: Arc<str>,
+pub(super) struct Names {
+    name: Arc<str>,
 }
 
-impl Subjects {
+impl Names {
     /// Those of the cluster of this name.
     ///
     /// # Errors
     /// Where it can't be the name of a cluster: what may be in one.
     pub(super) fn new(name: &str) -> Result<Self, String> {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_allowed) {
+        let is_name = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.bytes().all(is_allowed);
+        if !is_name || name.contains(GENERATION) {
             return Err(format!(
                 "cluster.name: {name:?} is no name of a cluster: give it 1 to {NAME_BYTES_MAX} letters, \
-                 digits, _ and -"
+                 digits, _ and -, but no {GENERATION}"
             ));
         }
-        Ok(Self { prefix: name.into() })
+        Ok(Self { name: name.into() })
     }
 
+    /// The names of one generation.
+    pub(super) fn of(&self, generation: u64) -> Subjects {
+        let prefix = match generation {
+            0 | 1 => Arc::clone(&self.name),
+            _ => format!("{}{GENERATION}{generation}", self.name).into(),
+        };
+        Subjects { prefix }
+    }
+
+    /// The stream that has the base.
+    pub(super) fn base_stream(&self) -> String {
+        format!("{}_BASE", self.name)
+    }
+
+    /// Everything in it.
+    pub(super) fn base(&self) -> String {
+        format!("{}.base.>", self.name)
+    }
+
+    /// What says which base there is.
+    pub(super) fn manifest(&self) -> String {
+        format!("{}.base.manifest", self.name)
+    }
+
+    /// What says which generation was last begun to be made.
+    pub(super) fn plan(&self) -> String {
+        format!("{}.base.plan", self.name)
+    }
+
+    /// A part of the base of a generation; `>` stands for all of them.
+    pub(super) fn chunk(&self, generation: u64, chunk: &str) -> String {
+        format!("{}.base.c.{generation}.{chunk}", self.name)
+    }
+}
+
+/// The names of one generation of a cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Subjects {
+    prefix: Arc<str>,
+}
+
+impl Subjects {
     /// The stream that is the log.
     pub(super) fn log_stream(&self) -> String {
         format!("{}_LOG", self.prefix)
@@ -151,7 +202,8 @@ mod tests {
 
     #[test]
     fn subjects_stay_as_they_are() {
-        let subjects = Subjects::new("clawmux").unwrap();
+        let names = Names::new("clawmux").unwrap();
+        let subjects = names.of(1);
         let session = SessionKey::parse("main:websocket:ada:main").unwrap();
         let slot = Slot::of(&session);
         assert_eq!(subjects.live(&session), "clawmux.live.228.e41824f2ab516549e0639172ced548ab");
@@ -165,12 +217,16 @@ mod tests {
         assert_eq!(subjects.alive(&NodeName::new("a.b c*")), "clawmux.alive.a=2Eb=20c=2A");
         assert_eq!(subjects.alive(&NodeName::new("")), "clawmux.alive.=");
         assert_eq!(subjects.questions(&NodeName::new("a.b")), "clawmux.node.a=2Eb");
+        assert_eq!(names.of(12).log(), "clawmux--12.log.>");
+        assert_eq!(names.of(12).slots().stream(), "KV_clawmux--12_slots");
+        assert_eq!((names.base_stream(), names.base()), ("clawmux_BASE".into(), "clawmux.base.>".into()));
+        assert_eq!(names.chunk(12, "7"), "clawmux.base.c.12.7");
     }
 
     #[test]
     fn a_name_that_would_be_another_subject_is_refused() {
-        for name in ["", "a.b", "a b", "*", ">", "ä", &"a".repeat(33)] {
-            assert!(Subjects::new(name).unwrap_err().starts_with("cluster.name: "));
+        for name in ["", "a.b", "a b", "*", ">", "ä", "a--2", &"a".repeat(33)] {
+            assert!(Names::new(name).unwrap_err().starts_with("cluster.name: "));
         }
     }
 

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::{ANSWER_MAX, Engine, RECORD_BYTES_MAX, no_answer};
-use crate::nats::one_line;
+use crate::nats::{Nats, one_line};
 use crate::runtime::clock;
 
 /// How long a guard keeps others of its key away.
@@ -127,16 +127,9 @@ impl Engine {
         subject: &str,
         expected: Option<u64>,
         payload: Bytes,
-        mut headers: HeaderMap,
+        headers: HeaderMap,
     ) -> Published {
-        if let Some(expected) = expected {
-            headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
-        }
-        let request = Request::new().headers(headers).payload(payload).timeout(Some(ANSWER_MAX));
-        match self.nats.client.send_request(subject.to_owned(), request).await {
-            Ok(answer) => Published::of(&answer.payload),
-            Err(error) => Published::Unknown(format!("the log does not answer: {}", one_line(&error))),
-        }
+        put(&self.nats, subject, expected, payload, headers).await
     }
 
     /// Does it once there is room, within [`ANSWER_MAX`] in all.
@@ -151,6 +144,24 @@ impl Engine {
             }
         };
         timeout(ANSWER_MAX, in_turn).await.unwrap_or_else(|_| Published::Unknown(no_answer()))
+    }
+}
+
+/// Publishes one message; with no expectation, where none is given.
+pub(super) async fn put(
+    nats: &Nats,
+    subject: &str,
+    expected: Option<u64>,
+    payload: Bytes,
+    mut headers: HeaderMap,
+) -> Published {
+    if let Some(expected) = expected {
+        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
+    }
+    let request = Request::new().headers(headers).payload(payload).timeout(Some(ANSWER_MAX));
+    match nats.client.send_request(subject.to_owned(), request).await {
+        Ok(answer) => Published::of(&answer.payload),
+        Err(error) => Published::Unknown(format!("the log does not answer: {}", one_line(&error))),
     }
 }
 

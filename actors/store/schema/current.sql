@@ -2,8 +2,8 @@
 CREATE TABLE meta (
     opened INTEGER NOT NULL
 , version TEXT NOT NULL DEFAULT '', device_secret BLOB NOT NULL DEFAULT x'', applied INTEGER NOT NULL DEFAULT 0, digest BLOB NOT NULL                        -- over all records up to it
-    DEFAULT x'0000000000000000000000000000000000000000000000000000000000000000', sessions INTEGER NOT NULL DEFAULT 0) STRICT;
-INSERT INTO meta VALUES (0, '', randomblob(32), 0, X'0000000000000000000000000000000000000000000000000000000000000000', 0);
+    DEFAULT x'0000000000000000000000000000000000000000000000000000000000000000', sessions INTEGER NOT NULL DEFAULT 0, cluster TEXT NOT NULL DEFAULT '', generation INTEGER NOT NULL DEFAULT 0) STRICT;
+INSERT INTO meta VALUES (0, '', randomblob(32), 0, X'0000000000000000000000000000000000000000000000000000000000000000', 0, '', 0);
 CREATE TABLE sessions (
     id            INTEGER PRIMARY KEY,
     key           TEXT NOT NULL UNIQUE,
@@ -424,3 +424,8 @@ CREATE TABLE positions (
     last    INTEGER NOT NULL,                       -- the last record under it
     token   INTEGER NOT NULL                        -- the highest token of one
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE generations (
+    generation INTEGER PRIMARY KEY,
+    applied    INTEGER NOT NULL,                    -- the last record of it that the present one was begun with
+    digest     BLOB NOT NULL                        -- over all records up to that
+) STRICT;

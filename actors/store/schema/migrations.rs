@@ -24,4 +24,5 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/17.sql"),
     include_str!("migrations/18.sql"),
     include_str!("migrations/19.sql"),
+    include_str!("migrations/20.sql"),
 ];

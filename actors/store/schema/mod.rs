@@ -5,7 +5,7 @@
 //!
 //! | table | holds |
 //! |---|---|
-//! | `meta` | one row: how often the log was opened, by which clawmux last, and how far it is in the log of a cluster |
+//! | `meta` | one row: how often the log was opened, by which clawmux last, of which cluster it is, and how far in its log |
 //! | `sessions` | one row a session: whose it is, how far its log goes, what it spent |
 //! | `runs` | one row a run: from where to where it is in the log, and up to where its text is in `events` |
 //! | `events` | the log itself, but for the text of steps that still stream |
@@ -34,6 +34,7 @@
 //! | `credential_uses` | when the credentials of the configuration were last used, and from where |
 //! | `plugin_namespaces`, `plugin_values` | what plugins keep, and how much that is |
 //! | `positions` | the last record of each subject in the log of a cluster |
+//! | `generations` | how earlier logs of the cluster were left |
 //! | `audit`, `audit_chain` | tool calls that were made, and the hash of the last one |
 //! | `mcp_servers`, `mcp_tools` | the MCP servers that were met, and what was agreed to of their tools |
 //! | `channels`, `channel_inbox`, `channel_seen` | what came in over channels |

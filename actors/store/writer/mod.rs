@@ -517,8 +517,9 @@ impl Writer {
 /// session over does.
 fn count_interrupted(db: &mut Connection) -> rusqlite::Result<usize> {
     let tx = db.transaction()?;
-    let applied: i64 = tx.query_row("SELECT applied FROM meta", [], |row| row.get(0))?;
-    let interrupted = if applied == 0 { usage::count_interrupted(&tx, None)? } else { 0 };
+    let is_alone: bool =
+        tx.query_row("SELECT cluster = '' AND applied = 0 FROM meta", [], |row| row.get(0))?;
+    let interrupted = if is_alone { usage::count_interrupted(&tx, None)? } else { 0 };
     tx.commit()?;
     Ok(interrupted)
 }

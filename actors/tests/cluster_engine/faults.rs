@@ -11,7 +11,7 @@ use futures::future::{join, join_all};
 use tokio::time::{sleep, timeout};
 
 use super::servers::{LOOK, PATIENCE, SYNCS, Server, settings};
-use super::{NONE, answered, open, run, session, text};
+use super::{NONE, answered, log_of, open, run, session, text};
 
 /// Writes numbered records until it is over, as an owner does: what is unsettled is read, and the same again
 /// where nothing came. Says how many there are, and how often one was unsettled.
@@ -150,7 +150,7 @@ fn over_the_death_of_the_leader_nothing_is_lost_or_doubled() {
             join(follow(&engines[0], |came| count.send(came).unwrap()), follow(&engines[1], |_| {}));
         let faults = async {
             counted.clone().wait_for(|count| *count >= 200).await.unwrap();
-            let leader = leader(&settings.servers).await;
+            let leader = leader(&settings.servers, &log_of(&engines[0])).await;
             let led = servers.iter().position(|server| server.name == leader).unwrap();
             let mut server = servers.remove(led);
             let before = *counted.borrow();
@@ -182,11 +182,11 @@ fn over_the_death_of_the_leader_nothing_is_lost_or_doubled() {
 }
 
 /// The name of the server that leads the log.
-async fn leader(servers: &[String]) -> String {
+async fn leader(servers: &[String], log: &str) -> String {
     let servers: Vec<async_nats::ServerAddr> = servers.iter().map(|server| server.parse().unwrap()).collect();
     let context = jetstream::new(async_nats::connect(servers).await.unwrap());
     answered(async || {
-        let log = context.get_stream("test_LOG").await.map_err(|error| error.to_string())?;
+        let log = context.get_stream(log).await.map_err(|error| error.to_string())?;
         let cluster = log.cached_info().cluster.clone();
         cluster.and_then(|cluster| cluster.leader).ok_or_else(|| "nobody leads".to_owned())
     })

@@ -1,5 +1,6 @@
 //! What an engine refuses to work with, and what it says then.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
@@ -7,7 +8,7 @@ use clawmux_actors::cluster::engine::{Durability, Engine, EngineSettings, Publis
 use tokio::time::sleep;
 
 use super::servers::{LOOK, PATIENCE, SYNCS, Server, free_ports, settings};
-use super::{NONE, open, run, session};
+use super::{NONE, begin, log_of, open, run, session};
 
 async fn refused(settings: &EngineSettings) -> String {
     match Engine::open(settings).await {
@@ -59,28 +60,38 @@ fn what_does_not_fit_is_refused_by_name() {
             let why = refused(&EngineSettings { replicas, ..unchecked.clone() }).await;
             assert!(why.starts_with("cluster.replicas: ") && why.contains("3 or 5"), "{why}");
         }
-        let why = refused(&EngineSettings { replicas: 3, ..unchecked.clone() }).await;
-        assert!(why.contains("needs 3 NATS servers that are one cluster"), "{why}");
+        let why = refused(&unchecked).await;
+        assert!(
+            why.contains("there is no cluster \"test\"") && why.contains("clawmux cluster init"),
+            "{why}"
+        );
+        let Unusable { why, is_refused } =
+            begin(&EngineSettings { replicas: 3, ..unchecked.clone() }).await.unwrap_err();
+        assert!(is_refused && why.contains("needs 3 NATS servers that are one cluster"), "{why}");
         let of_two = EngineSettings { replicas: 3, servers: settings(&pair).servers, ..unchecked.clone() };
-        let begin = Instant::now();
-        while !matches!(Engine::open(&of_two).await, Err(Unusable { is_refused: true, why })
-            if why.contains("needs 3 NATS servers"))
-        {
-            assert!(begin.elapsed() < PATIENCE, "{:?}", Engine::open(&of_two).await.map(drop));
+        let at = Instant::now();
+        loop {
+            let made = begin(&of_two).await;
+            match &made {
+                Err(Unusable { is_refused: true, why }) if why.contains("needs 3 NATS servers") => break,
+                _ => assert!(at.elapsed() < PATIENCE, "{made:?}"),
+            }
             sleep(LOOK).await;
         }
 
         let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
-        open(&unchecked).await;
-        let fits = context.get_stream("test_LOG").await.unwrap().cached_info().config.clone();
+        let log = log_of(&open(&unchecked).await);
+        let fits = context.get_stream(&log).await.unwrap().cached_info().config.clone();
         use jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
         let day = Duration::from_secs(86_400);
-        let wrong: [(Config, &str); 7] = [
+        let of_another = HashMap::from([("clawmux-cluster".to_owned(), "x".to_owned())]);
+        let wrong: [(Config, &str); 8] = [
             (Config { storage: StorageType::Memory, ..fits.clone() }, "memory as its storage"),
             (
-                Config { subjects: vec!["test.log.*".to_owned()], ..fits.clone() },
-                "the subjects test.log.*, not",
+                Config { subjects: vec!["another.log.*".to_owned()], ..fits.clone() },
+                "has the subjects another.log.*, not",
             ),
+            (Config { metadata: of_another, ..fits.clone() }, "does not belong to the base"),
             (Config { retention: RetentionPolicy::WorkQueue, ..fits.clone() }, "retention WorkQueue"),
             (Config { discard: DiscardPolicy::Old, ..fits.clone() }, "discard old"),
             (Config { max_age: day, duplicate_window: Duration::ZERO, ..fits.clone() }, "max_age 86400 s"),
@@ -88,14 +99,15 @@ fn what_does_not_fit_is_refused_by_name() {
             (Config { max_messages_per_subject: 5, ..fits.clone() }, "max_msgs_per_subject 5"),
         ];
         for (config, what) in wrong {
-            context.delete_stream("test_LOG").await.unwrap();
+            context.delete_stream(&log).await.unwrap();
             context.create_stream(config).await.unwrap();
             let why = refused(&unchecked).await;
-            assert!(why.starts_with("the stream test_LOG has ") && why.contains(what), "{why}");
-            assert!(why.contains("nats stream edit test_LOG"), "{why}");
+            assert!(why.starts_with(&format!("the stream {log} ")) && why.contains(what), "{why}");
         }
-        context.delete_stream("test_LOG").await.unwrap();
-        open(&EngineSettings { max_log_bytes: Some(1 << 20), ..unchecked.clone() }).await;
+        context.delete_stream(&log).await.unwrap();
+        let why = refused(&unchecked).await;
+        assert!(why.starts_with(&format!("the stream {log} is gone")) && why.contains("rebuild"), "{why}");
+        begin(&EngineSettings { max_log_bytes: Some(1 << 20), ..unchecked.clone() }).await.unwrap();
         let engine = open(&unchecked).await;
         // What has no room is refused, and what is there stays.
         let (subject, mut last) = (session(&engine, "ada"), NONE);

@@ -20,7 +20,10 @@ pub(crate) fn all(path: &Path) -> BTreeMap<String, Vec<Vec<Value>>> {
     let names = names.into_iter().filter(|name| !local.contains(&name.as_str()));
     let rows = |name: &str| {
         let what = match name {
-            "meta" => "SELECT applied, digest, sessions FROM meta".to_owned(),
+            // How often it was opened, and by whom last, is each daemon's.
+            "meta" => {
+                "SELECT applied, digest, sessions, cluster, generation, device_secret FROM meta".to_owned()
+            }
             // Those of sessions that are gone go a few at a time.
             "events" | "attachments" => {
                 format!(

@@ -13,10 +13,12 @@
 //! | [`membership`] | who is alive, by what was heard |
 //! | [`peer`] | what nodes ask each other about sessions, and tell |
 //! | [`ownership`] | how a slot is claimed, held and handed over, and how its sessions' records are written |
+//! | [`base`] | with what a log begins, and whether a store may follow it |
 //!
 //! Deliberately absent: what records say, the log's format, and the purge of a deleted session's subject, after
 //! which a session's [`Appender`](ownership::appender::Appender) has to be made anew.
 
+pub mod base;
 pub mod membership;
 pub mod node;
 pub mod ownership;
