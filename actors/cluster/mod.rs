@@ -110,6 +110,8 @@ pub struct Cluster {
     stalled: HashSet<Subject>,
     /// The same as `applied`, for those who wait for it.
     progress: watch::Sender<u64>,
+    /// Who answers other daemons, once sessions can be asked.
+    peers: Option<Addr<peers::Peers>>,
     /// Who is told what becomes of slots.
     sessions: sessions::Sessions,
     /// Those whose key is another run's, told when the store has this place of the log.
@@ -178,6 +180,7 @@ impl Cluster {
                 following: None,
                 stalled: HashSet::new(),
                 progress: watch::Sender::default(),
+                peers: None,
                 sessions: sessions::Sessions::default(),
                 taken: Vec::new(),
                 figures: Figures::default(),

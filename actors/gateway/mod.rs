@@ -350,6 +350,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             arbiters: arbiters.clone(),
             payload_bytes_max: config.gateway.max_payload_bytes,
         },
+        config.cluster.is_none(),
     );
     let (webhooks, channels) = (channels.webhooks(), channels.start());
     let scheduler = Scheduler::open(scheduler::SchedulerSetup {
