@@ -31,6 +31,7 @@ use crate::runtime::line::Begin;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe};
 use crate::runtime::say::{OutboxGrew, Say};
 use crate::runtime::supervision::{Down, Guard, Restarts};
+use crate::store::{TableChanged, watch};
 
 pub use webhooks::{Delivered, Webhooks};
 
@@ -234,6 +235,23 @@ impl Actor for ChannelSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        let store = self.around.store.clone();
+        watch(&store, "channels", self, ctx);
+    }
+}
+
+/// Another daemon of the cluster has something said.
+impl Handler<TableChanged> for ChannelSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, _: TableChanged, _: &mut Self::Context) {
+        // One that is not heard is found when the channel or the bus next looks.
+        for (name, entry) in &self.channels {
+            let _ = entry.to.try_send(OutboxGrew(name.clone()));
+        }
+        if let Some(bus) = &self.bus.to {
+            let _ = bus.outbox.try_send(OutboxGrew(BUS_CHANNEL.to_owned()));
+        }
     }
 }
 

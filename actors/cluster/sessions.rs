@@ -168,7 +168,7 @@ impl Cluster {
         let writing = self
             .writings
             .entry(subject.clone())
-            .or_insert_with(|| Writing::new(self.engine.subject(&subject, slot), slot));
+            .or_insert_with(|| Writing::new(self.engine.session(&session, slot), Some(slot)));
         if matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
             let _ = located.send(Ok(Place::Here));
             return;

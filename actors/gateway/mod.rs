@@ -96,7 +96,7 @@ use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{AgentConfigs, Approvals, Queued, SessionDeps, Watchers};
 use crate::session_supervisor::{DrainSessions, Recover, SessionSupervisor, SessionsSetup, TakePrompts};
-use crate::store::{self, ReadSpent, Store, UsageSince};
+use crate::store::{self, ReadSpent, Store, UsageSince, WatchSpending};
 use crate::tokens::Tokens;
 
 /// How often the children are looked after.
@@ -279,6 +279,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         .with_purses(shared_budgets.clone())
         .with_meters(meters.clone())
         .start();
+    ask(&store, WatchSpending(providers.clone().recipient())).await?;
     let embedder = Embedder::new(EmbedderSettings::of(&config), store.clone(), providers.clone()).start();
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
         .with_services(HostServices {

@@ -106,7 +106,7 @@ async fn answered<T>(mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
 fn session(engine: &Engine, name: &str) -> String {
     let key = SessionKey::parse(&format!("main:websocket:{name}:main")).unwrap();
     let slot = Slot::of(&key);
-    engine.subject(&Subject::Session(key), slot)
+    engine.session(&key, slot)
 }
 
 fn text(text: &str) -> Bytes {

@@ -46,7 +46,7 @@ use clawmux_core::cluster::base::Manifest;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::config::BusCredential;
-use clawmux_core::replica::Subject;
+use clawmux_core::ids::SessionKey;
 use tokio::sync::Semaphore;
 
 pub use self::base::{CHUNK_BYTES, Chunked};
@@ -157,9 +157,19 @@ impl Engine {
         &self.site
     }
 
-    /// Where records about this are in the log, `slot` being its slot.
-    pub fn subject(&self, subject: &Subject, slot: Slot) -> String {
-        self.subjects.of(subject, slot)
+    /// Where the records of a session are in the log, `slot` being its slot.
+    pub fn session(&self, session: &SessionKey, slot: Slot) -> String {
+        self.subjects.session(session, slot)
+    }
+
+    /// Where the records of what is kept beside sessions under this name are in the log.
+    pub fn table(&self, table: &str) -> String {
+        self.subjects.table(table)
+    }
+
+    /// Which table's records are under this subject of the log; none where it is another.
+    pub fn table_of(&self, subject: &str) -> Option<&'static str> {
+        self.subjects.table_of(subject)
     }
 
     /// Where the guard of the key with this hash is in the log.
