@@ -348,6 +348,10 @@ impl Handler<Begin> for Scheduler {
     fn handle(&mut self, begin: Begin, ctx: &mut Self::Context) {
         self.line = Some(Line::new("scheduler", begin));
         let open = std::mem::take(&mut self.open);
+        if !self.is_taking {
+            // Another daemon goes on with them.
+            return;
+        }
         if !open.is_empty() {
             tracing::info!(firings = open.len(), "resuming the jobs that the last stop interrupted");
         }
