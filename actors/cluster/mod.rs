@@ -588,7 +588,7 @@ impl Cluster {
     /// The store has applied a record.
     fn fed(&mut self, followed: Followed, outcome: Replayed, ctx: &mut Context<Self>) {
         self.progressed(followed.position, ctx);
-        self.tell_of_change(&followed.subject, followed.stamp, &outcome);
+        self.tell_of_change(followed.stamp, &outcome);
         let is_made = matches!(outcome, Replayed::Made(_));
         let is_told = self.answer(&followed, outcome, ctx);
         if is_made && !is_told {

@@ -131,13 +131,9 @@ impl Cluster {
     }
 
     /// Tells what another daemon did in a session; what was there when this one joined is no news.
-    pub(super) fn tell_of_change(&self, name: &str, stamp: Option<Stamp>, outcome: &Replayed) {
+    pub(super) fn tell_of_change(&self, stamp: Option<Stamp>, outcome: &Replayed) {
         let Replayed::Made(Some(changed)) = outcome else { return };
-        let writing = self.awake.get(name).and_then(|subject| self.writings.get(subject));
-        let is_ours = writing.is_some_and(|writing| match &writing.stage {
-            Stage::Awake(appender) => stamp.is_some_and(|stamp| stamp.token == appender.token()),
-            Stage::Asking | Stage::Asleep => false,
-        });
+        let is_ours = stamp.is_some_and(|stamp| self.own.contains(&stamp.token));
         if !is_ours && self.catches_up_to.is_none() {
             self.sessions.tell(SlotNews::Changed(changed.clone()));
         }
