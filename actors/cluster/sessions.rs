@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use actix::{AsyncContext as _, Context, Handler, MessageResult, Recipient, ResponseFuture};
+use actix::{AsyncContext as _, Context, Handler, MessageResult, Recipient, ResponseFuture, WeakRecipient};
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::ownership::appender::Input as News;
 use clawmux_core::cluster::slot::Slot;
@@ -32,7 +32,7 @@ const LEADS: u8 = 0;
 #[derive(Default)]
 pub(super) struct Sessions {
     told: Option<Recipient<SlotNews>>,
-    leader: Option<Recipient<Lead>>,
+    leader: Option<WeakRecipient<Lead>>,
     /// Slots whose sessions were told to end.
     vacating: HashSet<Slot>,
     /// The other daemons' slots, as they were told last.
@@ -59,7 +59,7 @@ impl Sessions {
     #[expect(clippy::disallowed_methods, reason = "lost, two daemons would lead, or none")]
     fn lead(&self, slot: Slot, leads: bool) {
         if slot.number() == LEADS
-            && let Some(leader) = &self.leader
+            && let Some(leader) = self.leader.as_ref().and_then(WeakRecipient::upgrade)
         {
             leader.do_send(Lead(leads));
         }
@@ -92,7 +92,8 @@ impl Cluster {
         let (vacated, ends) = oneshot::channel();
         self.sessions.vacating.insert(slot);
         self.sessions.tell(SlotNews::Vacate(slot, vacated));
-        let resigned = self.sessions.leader.clone().filter(|_| slot.number() == LEADS);
+        let leader = self.sessions.leader.as_ref().filter(|_| slot.number() == LEADS);
+        let resigned = leader.and_then(WeakRecipient::upgrade);
         let ends = async move {
             if let Some(leader) = resigned {
                 let _ = leader.send(Lead(false)).await;

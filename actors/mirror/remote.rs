@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use actix::{Message, Recipient};
+use actix::{Message, Recipient, WeakRecipient};
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::peer::{Answered, Ask};
 use clawmux_core::cluster::slot::Slot;
@@ -66,7 +66,7 @@ pub struct Attend {
     /// Who takes orders of other daemons' clients.
     pub orders: Recipient<PassedOn>,
     /// Who leads.
-    pub leader: Recipient<Lead>,
+    pub leader: WeakRecipient<Lead>,
 }
 
 /// What becomes of slots, and of sessions that others write.
