@@ -15,6 +15,8 @@
 //! |---|---|
 //! | [`engine`] | everything that is asked of JetStream |
 //! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
+//! | `joining` | how a daemon comes to take part |
+//! | `status` | how it is, and whether anything can be written |
 //! | `writing` | what is to be written under one subject, in order |
 //! | `sessions` | tells this daemon's sessions what becomes of slots, and where each is written |
 //! | [`remote`] | the other daemons, for this one's sessions |
@@ -27,20 +29,22 @@
 
 pub mod beginning;
 pub mod engine;
+pub(crate) mod joining;
 pub mod peers;
 pub mod remote;
 mod sessions;
+mod status;
 mod writing;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::{
     Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message, SpawnHandle, StreamHandler,
 };
 use bytes::Bytes;
-use clawmux_core::cluster::node::{Heartbeat, NodeName};
+use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::ownership::appender::{Action as Deed, Appender, Input as News};
 use clawmux_core::cluster::ownership::slots::{Action, Input, Ownership};
 use clawmux_core::cluster::slot::Slot;
@@ -56,7 +60,8 @@ use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd, Submission};
-use engine::{Engine, Published, RECORD_BYTES_MAX};
+use engine::{Beat, Engine, Published, RECORD_BYTES_MAX};
+use status::Outlook;
 use writing::{Answer, Stage, Waiting, What, Writing, slot_of};
 
 /// How often slots and records that wait are looked at.
@@ -115,6 +120,7 @@ pub struct Cluster {
     /// Those whose key is another run's, told when the store has this place of the log.
     taken: Vec<(u64, Answer)>,
     figures: Figures,
+    outlook: Outlook,
     awaited: Awaited<Self>,
 }
 
@@ -140,7 +146,7 @@ enum NotFed {
 }
 
 /// A heartbeat that came.
-struct Heard(Heartbeat);
+struct Heard(Beat);
 
 /// Begins with the log anew.
 #[derive(Message)]
@@ -181,6 +187,7 @@ impl Cluster {
                 sessions: sessions::Sessions::default(),
                 taken: Vec::new(),
                 figures: Figures::default(),
+                outlook: Outlook::new(now_ms()),
                 awaited: Awaited::default(),
             }
         })
@@ -214,6 +221,7 @@ impl Cluster {
                 });
             }
             Action::Beat(beat) => {
+                let beat = self.outlook.beat(beat);
                 self.awaited.add(async move { engine.beat(&beat).await }, |_, sent, _| {
                     if let Err(why) = sent {
                         tracing::debug!(why, "cluster: a heartbeat was not sent");
@@ -239,6 +247,7 @@ impl Cluster {
             }
             Action::Gained(slot, _) => {
                 self.sessions.gained(slot);
+                self.outlook.gained();
                 for subject in self.subjects_of(slot) {
                     self.proceed(&subject, ctx);
                 }
@@ -246,12 +255,16 @@ impl Cluster {
             Action::Vacate(slot) => self.vacate(slot, ctx),
             Action::Lost(slot) => {
                 self.sessions.lost(slot);
+                self.outlook.lost();
                 for subject in self.subjects_of(slot) {
                     self.tell(&subject, News::Lose, ctx);
                 }
             }
             Action::Released(_) => {}
-            Action::Drained => tracing::info!("cluster: all slots are given away"),
+            Action::Drained => {
+                tracing::info!("cluster: all slots are given away");
+                self.outlook.drained();
+            }
         }
     }
 
@@ -398,7 +411,7 @@ impl Cluster {
                     let record = Record { stamp, write: Write::Guard(guard) };
                     record.to_bytes().map(|record| (subject, Bytes::from(record)))
                 });
-                let name = writing.name.clone();
+                let (name, begin) = (writing.name.clone(), Instant::now());
                 let published = async move {
                     match (record, guard.transpose()) {
                         (Ok(record), Ok(None)) => engine.publish(&name, expected, record).await,
@@ -410,7 +423,10 @@ impl Cluster {
                 };
                 self.awaited.add(published, move |cluster, published, ctx| {
                     let news = match published {
-                        Published::Acked(sequence) => News::Acked(stamp.record, sequence),
+                        Published::Acked(sequence) => {
+                            cluster.outlook.acked(begin.elapsed());
+                            News::Acked(stamp.record, sequence)
+                        }
                         Published::Transient => {
                             cluster.figures.transient += 1;
                             News::Transient(attempt)
@@ -421,6 +437,7 @@ impl Cluster {
                         }
                         Published::Unknown(why) => {
                             cluster.figures.unknown += 1;
+                            cluster.outlook.unknown(&why);
                             tracing::debug!(
                                 why,
                                 "cluster: what became of a record is not known; it is found out"
@@ -680,6 +697,7 @@ impl Actor for Cluster {
     fn started(&mut self, ctx: &mut Self::Context) {
         Self::begin_to_wait(ctx);
         ctx.run_interval(TICK, |cluster, ctx| cluster.tick(ctx));
+        self.begin_to_look(ctx);
         let engine = Rc::clone(&self.engine);
         self.awaited.add(async move { engine.heartbeats().await }, |_, heard, ctx| match heard {
             Ok(heard) => drop(ctx.add_stream(heard.map(Heard))),
@@ -759,7 +777,8 @@ impl StreamHandler<Fed> for Cluster {
 
 impl StreamHandler<Heard> for Cluster {
     fn handle(&mut self, Heard(beat): Heard, ctx: &mut Self::Context) {
-        self.own(Input::Heard(&beat), ctx);
+        self.outlook.heard(&beat);
+        self.own(Input::Heard(&beat.heartbeat), ctx);
     }
 
     fn finished(&mut self, _: &mut Self::Context) {}
@@ -794,20 +813,6 @@ impl Handler<Observe> for Cluster {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
-        let held = Slot::all().filter(|slot| self.ownership.token(*slot).is_some()).count();
-        let Figures { written, transient, refused, unknown, followed_anew } = &self.figures;
-        let state = json!({
-            "node": self.settings.node.as_str(),
-            "slots": held,
-            "applied": self.applied,
-            "awake": self.awake.len(),
-            "stalled": self.stalled.len(),
-            "written": written,
-            "refused": refused,
-            "transient": transient,
-            "unknown": unknown,
-            "followed_anew": followed_anew,
-        });
-        Observed::leaf("cluster", state)
+        Observed::leaf("cluster", self.state())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Gateway ─┬─ Store                the log
+//!            ├─ Cluster              whose log it follows, where there is one
 //!            ├─ SandboxSupervisor ── Plugin ...
 //!            ├─ McpSupervisor ────── McpServer ...
 //!            ├─ ProviderSupervisor   budgets, upstream calls
@@ -68,6 +69,7 @@ use crate::http::metrics::{self, Metrics};
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
+use crate::in_cluster::{self, InCluster, Opened};
 use crate::learner::Learner;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::mcp_server;
@@ -160,6 +162,7 @@ pub struct Gateway {
     agent_configs: Arc<Swappable<AgentConfigs>>,
     services: Arc<Services>,
     store: Addr<Store>,
+    cluster: Option<InCluster>,
     sandbox: Addr<SandboxSupervisor>,
     mcp: Addr<McpSupervisor>,
     mcp_tools: McpTools,
@@ -255,8 +258,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
 
     let meters = Meters::default();
     meters.watch_arbiter("main");
-    let store = Store::open(config.store.path.clone()).await?;
-    let (log_writer, store) = (store.log_writer(), store.start());
+    let Opened { store, log_writer, cluster } = in_cluster::open(&config).await?;
     let log = log_writer.health();
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
@@ -368,7 +370,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let lanes = Lanes::default();
     let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
     let sessions = SessionSupervisor::new(SessionsSetup {
-        remote: None,
+        remote: cluster.as_ref().map(|cluster| cluster.remote.clone()),
         arbiters: arbiters.clone(),
         deps: Arc::new(SessionDeps {
             store: store.clone(),
@@ -448,7 +450,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         meters,
         log_writer,
         approvals,
-        actors: vec![
+        actors: [
             ("provider_supervisor", providers.clone().recipient()),
             ("sandbox_supervisor", sandbox.clone().recipient()),
             ("mcp_supervisor", mcp.clone().recipient()),
@@ -464,7 +466,10 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             ("channel_supervisor", channels.clone().recipient()),
             ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
-        ],
+        ]
+        .into_iter()
+        .chain(cluster.as_ref().map(|cluster| ("cluster", cluster.observe.clone())))
+        .collect(),
         version: setup.version,
         started: clock::wall(),
         scrapes: AtomicUsize::new(0),
@@ -495,6 +500,9 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     if unfinished > 0 {
         tracing::info!(sessions = unfinished, "resuming the runs that the last stop interrupted");
     }
+    if let Some(cluster) = &cluster {
+        cluster.attend(sessions.clone().recipient(), sessions.clone().recipient()).await;
+    }
     let begin = Begin { dispatch: sessions.clone().recipient(), gone: sessions.clone().recipient() };
     ask(&agents, begin.clone()).await?;
     ask(&scheduler, begin.clone()).await?;
@@ -509,6 +517,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         agent_configs,
         services,
         store,
+        cluster,
         sandbox,
         mcp,
         mcp_tools: known_mcp_tools,
@@ -598,8 +607,9 @@ fn agent_rules(config: &Config) -> clawmux_core::agents::registry::RegistrySetti
 
 impl Gateway {
     /// All children, as they are called.
-    fn children(&self) -> [(&'static str, Recipient<Observe>); 19] {
-        [
+    fn children(&self) -> Vec<(&'static str, Recipient<Observe>)> {
+        let cluster = self.cluster.as_ref().map(|cluster| ("cluster", cluster.observe.clone()));
+        let all = [
             ("store", self.store.clone().recipient()),
             ("sandbox supervisor", self.sandbox.clone().recipient()),
             ("mcp supervisor", self.mcp.clone().recipient()),
@@ -619,7 +629,8 @@ impl Gateway {
             ("daemon", self.daemon.clone().recipient()),
             ("admin", self.admin.clone().recipient()),
             ("listener", self.listener.clone().recipient()),
-        ]
+        ];
+        all.into_iter().chain(cluster).collect()
     }
 
     /// Whether every child is there; a daemon that misses one can't go on.
@@ -629,7 +640,7 @@ impl Gateway {
         }
         for (child, _) in self.children().into_iter().filter(|(_, child)| !child.connected()) {
             let child = match child {
-                "nodes" | "files" | "daemon" | "admin" => format!("{child} actor"),
+                "cluster" | "nodes" | "files" | "daemon" | "admin" => format!("{child} actor"),
                 child => child.to_owned(),
             };
             if let Some(failed) = self.failed.take() {
@@ -672,6 +683,7 @@ impl Handler<Serve> for Gateway {
             mcp: self.mcp.clone(),
             mcp_tools: self.mcp_tools.clone(),
             channels: self.channels.clone(),
+            cluster: self.cluster.clone(),
             store: self.store.clone(),
             embedder: self.embedder.clone(),
         };
@@ -762,7 +774,7 @@ impl Handler<Observe> for Gateway {
             json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
         let observed = Observed::leaf("gateway", state);
         // All at once: one that is stuck takes no longer than its own patience.
-        let asked = self.children().map(|(name, child)| {
+        let asked = self.children().into_iter().map(|(name, child)| {
             let has_children = matches!(name, "sandbox supervisor" | "session supervisor");
             observe(name, child, if has_children { TIMEOUT_WITH_CHILDREN } else { TIMEOUT })
         });
@@ -787,7 +799,7 @@ impl Handler<Stop> for Gateway {
             return Box::pin(async {});
         }
         let drain = self.config.get().gateway.drain_timeout;
-        let (store, hub) = (self.store.clone(), self.hub.clone());
+        let (store, hub, cluster) = (self.store.clone(), self.hub.clone(), self.cluster.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
         let (scheduler, mcp) = (self.scheduler.clone(), self.mcp.clone());
@@ -808,6 +820,10 @@ impl Handler<Stop> for Gateway {
                 let _ = channels.send(LandAll).await;
                 let _ = mcp.send(EndAll).await;
                 let _ = files.send(files::Stop).await;
+                // Whoever writes has ended; what is on its way is written.
+                if let Some(cluster) = cluster {
+                    cluster.depart().await;
+                }
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::error!(%error, "the store was not closed cleanly"),

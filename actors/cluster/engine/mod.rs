@@ -13,6 +13,7 @@
 //! | `buckets` | nodes join, slots are read and written |
 //! | `heartbeats` | who says that it is alive |
 //! | `peers` | questions from node to node, and text as it is said |
+//! | `handover` | a node is asked to give its slots away |
 //!
 //! Nothing here decides anything: who may write is what [`clawmux_core::cluster`] says, what a record says is
 //! the store's. Every answer comes within [`ANSWER_MAX`], or is an error that says so. A future that is
@@ -29,6 +30,7 @@ mod base;
 mod buckets;
 mod durability;
 mod following;
+mod handover;
 mod heartbeats;
 mod peers;
 mod reading;
@@ -45,16 +47,18 @@ use async_nats::connection::State;
 use clawmux_core::cluster::base::Manifest;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::Slot;
-use clawmux_core::config::BusCredential;
+pub use clawmux_core::config::Durability;
+use clawmux_core::config::{self, BusCredential};
 use clawmux_core::replica::Subject;
 use tokio::sync::Semaphore;
 
 pub use self::base::{CHUNK_BYTES, Chunked};
 pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
-pub use self::heartbeats::Heartbeats;
+pub use self::handover::{HandOverAsked, HandOversAsked};
+pub use self::heartbeats::{Beat, Heartbeats};
 pub use self::peers::{Question, Questions, ReplyTo};
-pub use self::reading::Extent;
+pub use self::reading::{Extent, LogServer, LogServers};
 pub use self::site::{Planned, Site};
 use self::subjects::Subjects;
 pub use self::writing::Published;
@@ -116,13 +120,20 @@ impl Default for EngineSettings {
     }
 }
 
-/// What an acknowledgement must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Synced on a majority of the servers, as their monitoring ports say.
-    Required,
-    /// Nobody looks. A power cut may take what was acknowledged.
-    Unchecked,
+impl From<&config::Cluster> for EngineSettings {
+    fn from(config: &config::Cluster) -> Self {
+        Self {
+            name: config.name.clone(),
+            servers: config.servers.clone(),
+            credential: config.credential.clone(),
+            ca_file: config.ca_file.clone(),
+            client_certificate: config.client_certificate.clone(),
+            replicas: config.replicas,
+            max_log_bytes: config.max_log_bytes,
+            monitor: config.monitor.clone(),
+            durability: config.durability,
+        }
+    }
 }
 
 /// The log, the buckets and the heartbeats of one cluster. Clones share a connection and its bounds.
@@ -175,6 +186,12 @@ impl Engine {
     /// Whether a server is connected now. Without one everything fails at once.
     pub fn is_connected(&self) -> bool {
         self.nats.client.connection_state() == State::Connected
+    }
+
+    /// The name and the version of the server that is connected; none where none is.
+    pub fn server(&self) -> Option<(String, String)> {
+        let info = self.nats.client.server_info();
+        self.is_connected().then_some((info.server_name, info.version))
     }
 
     /// How often the connection was lost.

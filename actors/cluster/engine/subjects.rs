@@ -7,6 +7,7 @@
 //! | `PREFIX.log.t.{table}` | the records of what is kept beside sessions |
 //! | `PREFIX.alive.{node}` | heartbeats |
 //! | `PREFIX.node.{node}` | what a node is asked |
+//! | `PREFIX.node.{node}.handover` | a node is asked to give its slots away |
 //! | `PREFIX.live.{slot}.{session}` | what is said of a session, as it is said |
 //! | `NAME.base.manifest`, `NAME.base.plan` | which base there is, and which one somebody means to write |
 //! | `NAME.base.c.{generation}.{chunk}` | the parts of a base |
@@ -155,6 +156,11 @@ impl Subjects {
     /// What is said of this session, as it is said.
     pub(super) fn live(&self, session: &SessionKey) -> String {
         format!("{}.live.{}.{}", self.prefix, Slot::of(session).number(), SessionId::of(session))
+    }
+
+    /// Where this node is asked to give its slots away.
+    pub(super) fn handover(&self, node: &NodeName) -> String {
+        format!("{}.node.{}.handover", self.prefix, token(node))
     }
 
     /// The heartbeats of all nodes.
