@@ -14,10 +14,10 @@ use clawmux_core::replica::Subject;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::peers::Peers;
 use super::remote::{GetRemote, Locate, ToOthers};
 use super::writing::{Answer, Stage, Waiting, What, Writing};
 use super::{Cluster, SLOT_WAIT_MS, away, now_ms};
-use super::peers::Peers;
 use crate::mirror::remote::{Attend, Place, SlotNews};
 use crate::runtime::lead::Lead;
 use crate::store::Replayed;
@@ -195,9 +195,10 @@ impl Cluster {
 impl Handler<Locate> for Cluster {
     type Result = ResponseFuture<Result<Place, Error>>;
 
-    fn handle(&mut self, Locate(session): Locate, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Locate { session, waits }: Locate, ctx: &mut Self::Context) -> Self::Result {
         let (located, place) = oneshot::channel();
-        self.locate(session, now_ms(), located, ctx);
+        let since_ms = if waits { now_ms() } else { 0 };
+        self.locate(session, since_ms, located, ctx);
         Box::pin(
             async move { place.await.unwrap_or_else(|_| Err(away("the session was not found: try again"))) },
         )

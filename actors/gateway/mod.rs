@@ -74,6 +74,7 @@ use crate::learner::Learner;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::mcp_server;
 use crate::mcp_supervisor::{EndAll, McpSupervisor, McpTools};
+use crate::mirror::remote::Attend;
 use crate::nodes::Nodes;
 use crate::operator::{self, Admin, Drain, GetInfo};
 use crate::outbound::fetch::Fetcher;
@@ -88,7 +89,6 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::daemon_log::DaemonLog;
 use crate::runtime::dispatch::Routes;
-use crate::mirror::remote::Attend;
 use crate::runtime::lane::Lanes;
 use crate::runtime::lead::Lead;
 use crate::runtime::line::Begin;
@@ -554,7 +554,9 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     .start();
     if let Some((cluster, sessions)) = taking_part {
         let leader = gateway.downgrade().recipient();
-        cluster.attend(Attend { sessions: sessions.clone().recipient(), orders: sessions.recipient(), leader }).await;
+        cluster
+            .attend(Attend { sessions: sessions.clone().recipient(), orders: sessions.recipient(), leader })
+            .await;
     }
     // Not held by it, or neither would ever end.
     ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;

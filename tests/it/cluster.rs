@@ -98,7 +98,10 @@ fn without_its_servers_a_daemon_refuses_prompts_and_goes_on_by_itself() {
     });
     assert!(reason.as_str().unwrap().starts_with("the log of the cluster can't be reached"), "{reason}");
     let (code, stdout, _) = daemon.run(&["cluster", "status"]);
-    assert!(code == 1 && stdout.contains("nothing can be written: the log of the cluster"), "{code} {stdout}");
+    assert!(
+        code == 1 && stdout.contains("nothing can be written: the log of the cluster"),
+        "{code} {stdout}"
+    );
     let refused = client.prompt("ada", "are you there?");
     let refused = client.reply(&refused);
     assert!(refused.to_string().contains("the log of the cluster can't be reached"), "{refused}");
