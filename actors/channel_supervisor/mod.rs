@@ -304,7 +304,8 @@ impl Handler<Lead> for ChannelSupervisor {
             self.begin_all(ctx);
             return Box::pin(async {});
         }
-        let all: Vec<Addr<Channel>> = std::mem::take(&mut self.channels).into_values().map(|entry| entry.to).collect();
+        let all: Vec<Addr<Channel>> =
+            std::mem::take(&mut self.channels).into_values().map(|entry| entry.to).collect();
         let bus = self.bus.to.take().map(|bus| bus.end);
         self.share();
         self.landing += 1;

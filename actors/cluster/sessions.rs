@@ -14,10 +14,10 @@ use clawmux_core::replica::Subject;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::peers::Peers;
 use super::remote::{GetRemote, Locate, ToOthers};
 use super::writing::{Answer, Stage, Waiting, What, Writing};
 use super::{Cluster, SLOT_WAIT_MS, away, now_ms};
-use super::peers::Peers;
 use crate::mirror::remote::{Attend, Place, SlotNews};
 use crate::runtime::lead::Lead;
 use crate::store::Replayed;

@@ -83,11 +83,9 @@ impl Store {
     fn tell(&mut self, nth: usize, ctx: &mut Context<Self>) {
         let Some(watcher) = self.watchers.tables.get_mut(nth) else { return };
         watcher.is_due = watcher.reads;
-        if std::mem::replace(&mut watcher.reads, true) {
-            return;
-        }
         // One that is gone is told of nothing more.
-        let Some(who) = watcher.who.upgrade() else { return };
+        let Some(who) = watcher.who.upgrade().filter(|_| !watcher.reads) else { return };
+        watcher.reads = true;
         let told = who.send(TableChanged);
         ctx.spawn(told.into_actor(self).map(move |_, store, ctx| {
             let Some(watcher) = store.watchers.tables.get_mut(nth) else { return };
@@ -103,9 +101,17 @@ impl Handler<Watch> for Store {
     type Result = ();
 
     fn handle(&mut self, Watch { table, who }: Watch, ctx: &mut Self::Context) {
-        self.watchers.tables.push(Watcher { table, who: who.downgrade(), reads: false, is_due: false });
-        if self.watchers.changed.contains(table) {
-            self.tell(self.watchers.tables.len() - 1, ctx);
+        let Watchers { tables, changed, .. } = &mut self.watchers;
+        let watcher = Watcher { table, who: who.downgrade(), reads: false, is_due: false };
+        // In the place of one that is gone.
+        let nth =
+            tables.iter().position(|old| !old.reads && old.who.upgrade().is_none()).unwrap_or(tables.len());
+        match tables.get_mut(nth) {
+            Some(place) => *place = watcher,
+            None => tables.push(watcher),
+        }
+        if changed.contains(table) {
+            self.tell(nth, ctx);
         }
     }
 }
