@@ -30,7 +30,7 @@ use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::replica::{Appended, Record, Subject, Write, digest};
+use clawmux_core::replica::{Appended, Record, Write, digest};
 use clawmux_core::schedule::job::{Firing, FiringState, Job, JobWrite, Task};
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::scope::Scopes;
