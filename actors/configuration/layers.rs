@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clawmux_core::config::{self, Config, Flag, Sources};
 
 use super::BYTES_MAX;
-use crate::{host::regular_file, store};
+use crate::host::{machine, regular_file};
+use crate::store;
 
 /// What a configuration is made of: where its files are, and what the process was started with.
 #[derive(Clone, Default)]
@@ -66,6 +67,7 @@ impl Layers {
             env: &self.env,
             flags: if self.listen.is_empty() { &[] } else { std::slice::from_ref(&flag) },
             home: &self.home,
+            host: &machine::host(),
             read_secret: &mut |path| text(path).map_err(|why| why.to_string()),
             is_file: &mut |path| path.is_file(),
             has_issued: &mut store::has_issued,

@@ -17,7 +17,7 @@ const SAMPLE: &str = include_str!("../../../gateway.toml");
 
 /// One of each section that has a free name or is an item of a list, so that its keys are read; of
 /// providers more, so that a default that depends on another key is found not to be one.
-const ONE_OF_EACH: &str = "[[auth.api_keys]]\n[agents.main]\n[[bindings]]\n[[plugins]]\nsettings = { a = \"\" }\n[channels.x]\n[bus]\n[[approvals.rules]]\n[[budgets.rules]]\n[models.x]\n[[mcp]]\nenv = { A = \"\" }\n[secrets.key]\n\
+const ONE_OF_EACH: &str = "[[auth.api_keys]]\n[agents.main]\n[[bindings]]\n[[plugins]]\nsettings = { a = \"\" }\n[channels.x]\n[bus]\n[cluster]\n[[approvals.rules]]\n[[budgets.rules]]\n[models.x]\n[[mcp]]\nenv = { A = \"\" }\n[secrets.key]\n\
     [providers.anthropic]\n[providers.openai]\n[providers.lab]\nkind = \"openai\"\nbase_url = \"http://lab\"\nheaders = { A = \"\" }\n";
 
 /// A configuration key and what it accepts.
@@ -102,7 +102,7 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let read_secret = &mut |_: &Path| Err(String::new());
     let is_file = &mut |_: &Path| false;
     let (home, has_issued) = (Path::new(""), &mut |_: &Path| false);
-    let sources = Sources { files, env: &[], flags: &[], home, read_secret, is_file, has_issued };
+    let sources = Sources { files, env: &[], flags: &[], home, host: "", read_secret, is_file, has_issued };
     // What it complains of is that the examples are empty.
     read(sources).map(|(_, report)| report.keys).unwrap_or_default()
 });

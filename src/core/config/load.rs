@@ -15,7 +15,7 @@ use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
     Config, Files, Gateway, Limits, Log, LogFormat, OpenClaw, Scheduler, Store, Xeno, approvals, bus,
-    channels, credentials, mcp, memory, models, plugins, spending,
+    channels, cluster, credentials, mcp, memory, models, plugins, spending,
 };
 use crate::access::authority::Authority;
 use crate::access::token;
@@ -46,6 +46,8 @@ pub struct Sources<'a> {
     pub flags: &'a [Flag<'a>],
     /// The folder that relative paths start from.
     pub home: &'a Path,
+    /// The name of this machine.
+    pub host: &'a str,
     /// Reads a file that holds a secret; the error says why it can't be read.
     pub read_secret: &'a mut dyn FnMut(&Path) -> Result<String, String>,
     /// Whether a file is there.
@@ -151,14 +153,14 @@ impl Default for Config {
         let read_secret = &mut |_: &Path| Err("there is none".to_owned());
         let is_file = &mut |_: &Path| false;
         let (home, has_issued) = (Path::new(""), &mut |_: &Path| false);
-        load(Sources { files: &[], env: &[], flags: &[], home, read_secret, is_file, has_issued })
+        load(Sources { files: &[], env: &[], flags: &[], home, host: "", read_secret, is_file, has_issued })
             .expect("the defaults are valid: a test loads them")
             .config
     }
 }
 
 pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complaint>> {
-    let Sources { files, env, flags, home, read_secret, is_file, has_issued } = sources;
+    let Sources { files, env, flags, home, host, read_secret, is_file, has_issued } = sources;
     let mut root = Section::root(merge(files, env, flags)?);
     let mut report = Report::default();
     let r = &mut report;
@@ -175,7 +177,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &offered);
     let approvals = approvals::approvals(root.section(r, "approvals"), r, &offered);
     let channels = channels::channels(root.section(r, "channels"), r, &mut secrets);
-    let bus = bus::bus(root.section(r, "bus"), r, &mut secrets, home, &auth);
+    let bus = bus::bus(root.section(r, "bus"), r, &mut secrets, &auth);
+    let cluster = cluster::cluster(root.section(r, "cluster"), r, &mut secrets, host);
     plugins::add_adapters(&mut plugins, &channels, &granted, r);
     plugins::add_embedded(&mut plugins, agents.values().flat_map(|agent| &agent.tools));
 
@@ -238,6 +241,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         mcp,
         channels,
         bus,
+        cluster,
         sandbox,
         approvals,
         models,

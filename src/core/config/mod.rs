@@ -12,6 +12,7 @@ pub mod offer;
 mod approvals;
 mod bus;
 mod channels;
+mod cluster;
 mod credentials;
 mod document;
 mod headers;
@@ -21,6 +22,7 @@ mod load;
 mod mcp;
 mod memory;
 mod models;
+mod nats;
 mod plugins;
 pub mod request;
 mod restart;
@@ -53,6 +55,7 @@ use std::time::Duration;
 
 use crate::access::Secret;
 use crate::access::auth::Auth;
+use crate::cluster::node::NodeName;
 use crate::conversation::approval_rule::Rule;
 use crate::conversation::router::Binding;
 use crate::conversation::session::Recovery;
@@ -94,6 +97,8 @@ pub struct Config {
     pub channels: Vec<Channel>,
     /// `[bus]`; none where there is none.
     pub bus: Option<Bus>,
+    /// `[cluster]`; none where there is none.
+    pub cluster: Option<Cluster>,
     /// `[sandbox]`
     pub sandbox: Sandbox,
     /// `[approvals]`
@@ -310,7 +315,45 @@ pub struct Bus {
     pub create: bool,
 }
 
-/// What is shown to the servers of the bus.
+/// `[cluster]`: several daemons that share one set of sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// The name of the cluster.
+    pub name: String,
+    /// The name of this daemon in it.
+    pub node: NodeName,
+    /// The servers, in the order in which they are tried.
+    pub servers: Vec<String>,
+    /// What is shown to them.
+    pub credential: BusCredential,
+    /// A certificate authority, besides those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// The certificate and the key that are shown to them.
+    pub client_certificate: Option<(PathBuf, PathBuf)>,
+    /// How many servers have everything: 1, 3 or 5.
+    pub replicas: usize,
+    /// The silence after which a daemon counts as dead.
+    pub lease: Duration,
+    /// The most bytes of the log; none = the servers' limit.
+    pub max_log_bytes: Option<u64>,
+    /// How long a daemon that is cut off lets clients read.
+    pub partition_grace: Duration,
+    /// The monitoring ports of the servers, as `http://` URLs.
+    pub monitor: Vec<String>,
+    /// What an acknowledgement must be.
+    pub durability: Durability,
+}
+
+/// What an acknowledgement of the servers must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Synced on a majority of the servers, as their monitoring ports say.
+    Required,
+    /// Nobody looks. A power cut may take what was acknowledged.
+    Unchecked,
+}
+
+/// What is shown to the servers of the bus, or to those of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BusCredential {
     /// Nothing.

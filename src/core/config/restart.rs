@@ -4,8 +4,8 @@ use serde_json::Value as Json;
 
 use super::{Config, at, placed};
 
-/// The keys, as `section.key`, whose change takes effect with the next start alone.
-pub const TAKES_A_RESTART: [&str; 8] = [
+/// The keys, as `section.key`, and the section whose change takes effect with the next start alone.
+pub const TAKES_A_RESTART: [&str; 9] = [
     "gateway.listen",
     "gateway.socket_group",
     "gateway.handshake_timeout_ms",
@@ -14,13 +14,14 @@ pub const TAKES_A_RESTART: [&str; 8] = [
     "xeno.home",
     "store.path",
     "log.format",
+    "cluster",
 ];
 
 /// Whether a change of this key, or of this section with it, takes effect with the next start alone.
 pub fn takes_a_restart(path: &str) -> bool {
-    TAKES_A_RESTART
-        .iter()
-        .any(|key| *key == path || key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+    let is_below =
+        |path: &str, above: &str| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'));
+    TAKES_A_RESTART.iter().any(|key| *key == path || is_below(key, path) || is_below(path, key))
 }
 
 /// What `effective` says, but for what takes a restart, which is as in `started`.
@@ -46,6 +47,7 @@ impl Config {
         config.xeno.home = now.xeno.home;
         config.store.path = now.store.path;
         config.log.format = now.log.format;
+        config.cluster = now.cluster;
         config
     }
 }
@@ -76,6 +78,7 @@ mod tests {
                 "gateway.listen" => r#"["127.0.0.1:9"]"#,
                 "gateway.handshake_timeout_ms" | "gateway.max_connections" => "4321",
                 "log.format" => r#""json""#,
+                "cluster" => r#"{ durability = "unchecked" }"#,
                 _ => r#""x""#,
             };
             let text = format!("{key} = {value}\n[limits]\nqueue = 3\n");
@@ -84,6 +87,7 @@ mod tests {
                 env: &[],
                 flags: &[],
                 home: Path::new(""),
+                host: "ada",
                 read_secret: &mut |_| Err("none".into()),
                 is_file: &mut |_| true,
                 has_issued: &mut |_| false,
@@ -96,6 +100,7 @@ mod tests {
             assert_eq!(other.without_what_takes_a_restart(&running), expected, "{key}");
             assert!(takes_a_restart(key));
         }
+        assert!(takes_a_restart("cluster.lease_ms") && !takes_a_restart("clusters"));
         assert!(takes_a_restart("store") && !takes_a_restart("limits.queue") && !takes_a_restart("stor"));
     }
 }

@@ -30,6 +30,11 @@ impl Given<'_> {
     }
 
     fn with<T>(&self, load: impl FnOnce(Sources<'_>) -> T) -> T {
+        self.on("ada", load)
+    }
+
+    /// On a machine of this name.
+    fn on<T>(&self, host: &str, load: impl FnOnce(Sources<'_>) -> T) -> T {
         let files: Vec<File<'_>> = self.files.iter().map(|(name, text)| File { name, text }).collect();
         let env: Vec<(String, String)> =
             self.env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
@@ -47,6 +52,7 @@ impl Given<'_> {
             env: &env,
             flags: &flags,
             home: Path::new("/home"),
+            host,
             read_secret: &mut read_secret,
             is_file: &mut |path| path.starts_with("/home/ui"),
             has_issued: &mut |path| path == Path::new("/home/issued.db"),
@@ -141,9 +147,10 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
     missing.retain(|key| !SAMPLE.contains("or key_file, or sha256") || *key != "auth.api_keys[].key_file");
     missing.retain(|key| !SAMPLE.contains("or value_file, a file") || *key != "secrets.*.value_file");
     missing.retain(|key| !SAMPLE.contains("or secret_file, a file") || *key != "channels.*.secret_file");
-    let instead = ["bus.nkey_file", "bus.token_env", "bus.token_file"];
+    let keys = ["nkey_file", "token_env", "token_file"];
+    let instead = ["bus", "cluster"].map(|section| keys.map(|key| format!("{section}.{key}"))).concat();
     missing.retain(|key| {
-        !SAMPLE.contains("instead: nkey_file, or token_env or token_file") || !instead.contains(&key.as_str())
+        !SAMPLE.contains("instead: nkey_file, or token_env or token_file") || !instead.contains(key)
     });
     assert!(missing.is_empty(), "write these keys into gateway.toml: {missing:?}");
     let unknown: Vec<_> = written.difference(&known).collect();
@@ -1493,5 +1500,104 @@ input_price = 1
         "a price needs both input_price and output_price",
     ] {
         assert!(complaints.iter().any(|c| c.contains(says)), "no {says} in\n{}", complaints.join("\n"));
+    }
+}
+
+/// Such a section, with the machine being called `host`.
+fn cluster_of(host: &str, text: &str) -> Result<(Option<Cluster>, Vec<String>), Vec<String>> {
+    let text = format!("[cluster]\n{text}");
+    match toml(&text).on(host, load) {
+        Ok(loaded) => Ok((loaded.config.cluster, lines(&loaded.warnings))),
+        Err(complaints) => Err(lines(&complaints)),
+    }
+}
+
+const MONITORED: &str = "monitor = [\"http://a:8222\", \"http://b:8222\", \"http://c:8222\"]\n";
+
+#[test]
+fn a_cluster_is_named_after_the_machine_and_has_the_defaults_of_the_sample() {
+    let (cluster, warnings) = cluster_of("box-1.example", MONITORED).unwrap();
+    let monitor = ["http://a:8222", "http://b:8222", "http://c:8222"].map(str::to_owned).to_vec();
+    let expected = Cluster {
+        name: "clawmux".into(),
+        node: "box-1.example".into(),
+        servers: vec!["nats://127.0.0.1:4222".into()],
+        credential: BusCredential::None,
+        ca_file: None,
+        client_certificate: None,
+        replicas: 3,
+        lease: Duration::from_secs(3),
+        max_log_bytes: None,
+        partition_grace: Duration::from_secs(30),
+        monitor,
+        durability: Durability::Required,
+    };
+    assert_eq!((cluster, warnings), (Some(expected), Vec::new()));
+    assert_eq!(Config::default().cluster, None);
+    // A variable is enough to have one.
+    let given = Given { env: vec![("CLAWMUX__CLUSTER__NODE", "b")], ..toml("") };
+    assert!(given.complaints()[0].contains("cluster.monitor: it names 0 servers of 3"));
+}
+
+#[test]
+fn what_a_cluster_is_reached_with_is_read_as_that_of_the_bus_is() {
+    let text = "node = \"b\"\nservers = [\"tls://a:4222\", \"nats://b\"]\nnkey_file = \"seed\"\nca_file = \"ca\"\n\
+        client_cert_file = \"cert\"\nclient_key_file = \"key\"\nreplicas = 1\ndurability = \"unchecked\"\n\
+        max_log_bytes = 5\n";
+    let (cluster, warnings) = cluster_of("a", text).unwrap();
+    let cluster = cluster.unwrap();
+    assert_eq!(cluster.credential, BusCredential::Nkey(Secret::new("secret of seed")));
+    assert_eq!(cluster.client_certificate, Some(("/home/cert".into(), "/home/key".into())));
+    assert_eq!((cluster.node.as_str(), cluster.max_log_bytes), ("b", Some(5)));
+    for says in
+        ["servers: what is said goes to b in the clear", "replicas: 1 is for", "durability: it is not"]
+    {
+        assert!(warnings.iter().any(|w| w.contains(&format!("cluster.{says}"))), "{says}: {warnings:?}");
+    }
+    let wrong =
+        "servers = [\"http://a\"]\ntoken_env = \"GONE\"\nnkey_file = \"missing\"\nclient_key_file = \"k\"\n";
+    let complaints = cluster_of("a", &format!("{wrong}{MONITORED}")).unwrap_err();
+    for says in [
+        "cluster.servers: expected nats://HOST:PORT or tls://HOST:PORT",
+        "cluster.token_env: the environment variable GONE is not set",
+        "cluster.nkey_file: /home/missing can't be read: no such file",
+        "cluster.nkey_file: there is token_env as well",
+        "cluster.client_key_file: client_cert_file belongs to it",
+    ] {
+        assert!(complaints.iter().any(|c| c.contains(says)), "no {says} in\n{}", complaints.join("\n"));
+    }
+    let bus = toml("[bus]\nservers = [\"http://a\"]\nnkey_file = \"missing\"\nclient_key_file = \"k\"\n");
+    let of_bus = bus.complaints();
+    for says in ["bus.servers: expected", "bus.nkey_file: /home/missing", "bus.client_key_file: client_cert"]
+    {
+        assert!(of_bus.iter().any(|c| c.contains(says)), "no {says} in\n{}", of_bus.join("\n"));
+    }
+}
+
+#[test]
+fn a_cluster_that_could_not_work_is_refused_with_what_to_do() {
+    let of = |host: &str, text: &str| cluster_of(host, text).unwrap_err().join("\n");
+    for (host, text, says) in [
+        (
+            "localhost",
+            MONITORED,
+            "gateway.toml:1: cluster.node: this machine is called localhost, as others are",
+        ),
+        ("a b", MONITORED, "cluster.node: the name of this machine, \"a b\", can't be that of a node"),
+        ("", MONITORED, "cluster.node: the name of this machine, \"\", can't be"),
+        (
+            "a",
+            "name = \"a.b\"\n",
+            "gateway.toml:2: cluster.name: expected 1 to 32 letters, digits, '-' and '_'",
+        ),
+        ("a", "node = \"a*\"\n", "gateway.toml:2: cluster.node: expected 1 to 64 letters"),
+        ("a", "replicas = 4\n", "cluster.replicas: expected 3 or 5 (or 1, to try it out), found 4"),
+        ("a", "lease_ms = 400\n", "cluster.lease_ms: expected a whole number from 1000 to 60000, found 400"),
+        ("a", "monitor = [\"127.0.0.1:8222\"]\n", "cluster.monitor: expected http://HOST:PORT"),
+        ("a", "monitor = [\"http://a:1\", \"http://a:1\"]\n", "cluster.monitor: it names 1 servers of 3"),
+        ("a", "durability = \"maybe\"\n", "cluster.durability: expected \"required\" or \"unchecked\""),
+    ] {
+        let complaints = of(host, text);
+        assert!(complaints.contains(says), "no {says} in\n{complaints}");
     }
 }
