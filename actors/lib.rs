@@ -7,6 +7,7 @@
 //! | [`Connection`](connection) | one socket and one dialect |
 //! | [`SessionSupervisor`](session_supervisor) | which sessions are awake, and which one a request is about |
 //! | [`Session`](session) | one conversation |
+//! | [`Mirror`](mirror) | a session that another daemon of the cluster writes, as far as it is followed here |
 //! | [`ProviderSupervisor`](provider_supervisor) | budgets, and who may call a model, and the calls |
 //! | [`SandboxSupervisor`](sandbox_supervisor) | which plugins are loaded |
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
@@ -52,6 +53,7 @@ pub mod learner;
 pub mod listener;
 pub mod mcp_server;
 pub mod mcp_supervisor;
+pub mod mirror;
 #[cfg(feature = "nats")]
 mod nats;
 pub mod nodes;

@@ -16,13 +16,20 @@
 //! | [`engine`] | everything that is asked of JetStream |
 //! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
 //! | `writing` | what is to be written under one subject, in order |
+//! | `sessions` | tells this daemon's sessions what becomes of slots, and where each is written |
+//! | [`remote`] | the other daemons, for this one's sessions |
+//! | [`peers`] | what other daemons ask about this one's sessions |
 //!
-//! Deliberately absent, so far: commands for sessions of other daemons. A change of a session that another daemon owns
-//! is refused. Nothing is purged from the log: a replica is
-//! whole when it has the last record that there was, so that one has to be there.
+//! A change of a session that another daemon owns is refused: its orders go there.
+//!
+//! Deliberately absent: a purge of the log. A replica is whole when it has the last record that there was, so that one
+//! has to be there.
 
 pub mod beginning;
 pub mod engine;
+pub mod peers;
+pub mod remote;
+mod sessions;
 mod writing;
 
 use std::collections::{HashMap, HashSet};
@@ -43,6 +50,7 @@ use clawmux_core::replica::{Record, Subject, Write};
 use futures::StreamExt as _;
 use serde_json::json;
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 
 use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
@@ -100,6 +108,10 @@ pub struct Cluster {
     catches_up_to: Option<u64>,
     following: Option<SpawnHandle>,
     stalled: HashSet<Subject>,
+    /// The same as `applied`, for those who wait for it.
+    progress: watch::Sender<u64>,
+    /// Who is told what becomes of slots.
+    sessions: sessions::Sessions,
     /// Those whose key is another run's, told when the store has this place of the log.
     taken: Vec<(u64, Answer)>,
     figures: Figures,
@@ -165,6 +177,8 @@ impl Cluster {
                 catches_up_to: None,
                 following: None,
                 stalled: HashSet::new(),
+                progress: watch::Sender::default(),
+                sessions: sessions::Sessions::default(),
                 taken: Vec::new(),
                 figures: Figures::default(),
                 awaited: Awaited::default(),
@@ -208,7 +222,10 @@ impl Cluster {
             }
             Action::ReadSlots => {
                 self.awaited.add(async move { engine.read_slots().await }, |cluster, read, ctx| match read {
-                    Ok(entries) => cluster.own(Input::SlotsRead(&entries), ctx),
+                    Ok(entries) => {
+                        cluster.own(Input::SlotsRead(&entries), ctx);
+                        cluster.tell_of_owners();
+                    }
                     Err(why) => tracing::debug!(why, "cluster: the slots can't be read"),
                 });
             }
@@ -221,17 +238,14 @@ impl Cluster {
                 });
             }
             Action::Gained(slot, _) => {
+                self.sessions.gained(slot);
                 for subject in self.subjects_of(slot) {
                     self.proceed(&subject, ctx);
                 }
             }
-            Action::Vacate(slot) => {
-                for subject in self.subjects_of(slot) {
-                    self.tell(&subject, News::Close, ctx);
-                }
-                self.look_whether_vacated(slot, ctx);
-            }
+            Action::Vacate(slot) => self.vacate(slot, ctx),
             Action::Lost(slot) => {
+                self.sessions.lost(slot);
                 for subject in self.subjects_of(slot) {
                     self.tell(&subject, News::Lose, ctx);
                 }
@@ -248,7 +262,9 @@ impl Cluster {
 
     fn look_whether_vacated(&mut self, slot: Slot, ctx: &mut Context<Self>) {
         let is_awake = |writing: &Writing| matches!(writing.stage, Stage::Awake(_) | Stage::Asking);
-        if !self.writings.values().any(|writing| writing.slot == slot && is_awake(writing)) {
+        if !self.sessions.is_awake(slot)
+            && !self.writings.values().any(|writing| writing.slot == slot && is_awake(writing))
+        {
             self.own(Input::Vacated(slot), ctx);
         }
     }
@@ -273,6 +289,7 @@ impl Cluster {
                         answer.one_is(shown.unwrap_or_else(|_| Err(away("the store has stopped"))));
                     });
                 }
+                What::Open if is_open => answer.one_is(Ok(())),
                 What::Record(write) if is_open => {
                     self.records += 1;
                     let id = RecordId(self.records);
@@ -296,7 +313,7 @@ impl Cluster {
                         Err(error) => answer.one_is(Err(error)),
                     }
                 }
-                what @ What::Record(_) => {
+                what @ (What::Record(_) | What::Open) => {
                     writing.queue.push_front(Waiting { what, answer });
                     self.wake(subject);
                     break;
@@ -504,6 +521,14 @@ impl Cluster {
         }
     }
 
+    /// The store has the log up to here.
+    fn progressed(&mut self, applied: u64, ctx: &mut Context<Self>) {
+        self.applied = self.applied.max(applied);
+        self.progress.send_replace(self.applied);
+        self.look_whether_whole(ctx);
+        self.answer_taken();
+    }
+
     fn outdone(&mut self, subject: &Subject) {
         if let Some(writing) = self.writings.get_mut(subject) {
             writing.refuse_all(&away("another daemon of the cluster owns it now: try again"));
@@ -525,9 +550,8 @@ impl Cluster {
         outcome: Replayed,
         ctx: &mut Context<Self>,
     ) {
-        self.applied = self.applied.max(position);
-        self.look_whether_whole(ctx);
-        self.answer_taken();
+        self.progressed(position, ctx);
+        self.tell_of_change(name, stamp, &outcome);
         let Some(subject) = self.awake.get(name).cloned() else { return };
         let stamp = stamp.unwrap_or(NO_STAMP);
         self.tell(&subject, News::Applied(Sequence(position), stamp), ctx);
@@ -538,7 +562,7 @@ impl Cluster {
             writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record)
         {
             answer.one_is(match outcome {
-                Replayed::Made | Replayed::Known => Ok(()),
+                Replayed::Made(_) | Replayed::Known => Ok(()),
                 Replayed::Refused(error) => Err(error),
             });
             self.proceed(&subject, ctx);
@@ -547,6 +571,7 @@ impl Cluster {
 
     fn tick(&mut self, ctx: &mut Context<Self>) {
         self.own(Input::Tick, ctx);
+        self.locate_again(ctx);
         self.put_some_to_sleep(ctx);
         let now = now_ms();
         for subject in std::mem::take(&mut self.restless) {
@@ -676,8 +701,7 @@ impl Handler<Follow> for Cluster {
         };
         self.awaited.add(followed, |cluster, followed, ctx| match followed {
             Ok((applied, records)) => {
-                cluster.applied = cluster.applied.max(applied);
-                cluster.look_whether_whole(ctx);
+                cluster.progressed(applied, ctx);
                 let (store, mut after) = (cluster.store.clone(), applied);
                 let fed = records.map(move |record| {
                     let replayed = record.map(|record| {

@@ -56,6 +56,8 @@ pub(super) struct Waiting {
 
 /// What is to be done.
 pub(super) enum What {
+    /// Be ready to write: nobody else can, and the store has all that others wrote.
+    Open,
     /// Write this.
     Record(Write),
     /// Show this text.
@@ -90,7 +92,7 @@ impl Writing {
                 parts.into_iter().map(what).collect()
             }
         };
-        let answer = Answer::new(done, what.len(), counted);
+        let answer = Answer::new(done, what.len(), Some(counted));
         self.queue.extend(what.into_iter().map(|what| Waiting { what, answer: answer.clone() }));
     }
 
@@ -128,11 +130,16 @@ pub(super) struct Answer(Rc<Answering>);
 struct Answering {
     done: RefCell<Option<oneshot::Sender<Result<(), Error>>>>,
     left: Cell<usize>,
-    _counted: Counted,
+    _counted: Option<Counted>,
 }
 
 impl Answer {
-    fn new(done: oneshot::Sender<Result<(), Error>>, parts: usize, counted: Counted) -> Self {
+    /// Whoever waits for one thing that is not counted among changes.
+    pub(super) fn of(done: oneshot::Sender<Result<(), Error>>) -> Self {
+        Self::new(done, 1, None)
+    }
+
+    fn new(done: oneshot::Sender<Result<(), Error>>, parts: usize, counted: Option<Counted>) -> Self {
         let answer = Self(Rc::new(Answering {
             done: RefCell::new(Some(done)),
             left: Cell::new(parts),

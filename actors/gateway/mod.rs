@@ -368,6 +368,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let lanes = Lanes::default();
     let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
     let sessions = SessionSupervisor::new(SessionsSetup {
+        remote: None,
         arbiters: arbiters.clone(),
         deps: Arc::new(SessionDeps {
             store: store.clone(),

@@ -120,7 +120,7 @@ impl Approvals {
     }
 
     /// This waits from now on: its log says so.
-    pub(super) fn asked(&self, pending: PendingCall) {
+    pub(crate) fn asked(&self, pending: PendingCall) {
         let pending = Arc::new(pending);
         if self.lock().waiting.insert(pending.id.clone(), pending.clone()).is_none() {
             self.announce(News::Requested(pending));
@@ -128,7 +128,7 @@ impl Approvals {
     }
 
     /// This waits no longer: its log says so.
-    pub(super) fn decided(&self, id: &ApprovalId, decided: &Decided, at: Timestamp) {
+    pub(crate) fn decided(&self, id: &ApprovalId, decided: &Decided, at: Timestamp) {
         let mut known = self.lock();
         let Some(pending) = known.waiting.remove(id) else { return };
         if known.decided.len() >= DECIDED_MAX {

@@ -20,8 +20,8 @@
 
 mod agent_configs;
 mod approvals;
+mod audience;
 mod built_in;
-mod following;
 mod learning;
 mod order;
 mod preparing;
@@ -40,10 +40,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::conversation::event::Logged;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::conversation::session::Session as Conversation;
-use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
+use clawmux_core::ids::{ConnectionId, RunId, Seq};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::JobCommand;
@@ -70,18 +69,20 @@ use crate::runtime::say::{OutboxGrew, Say};
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::store::{Coming, LogWriter, Store};
 
+pub(crate) use audience::{Audience, Serves, serve};
 use queued::Room;
 use work::Doing;
 use writing::Writing;
 
 pub use agent_configs::{AgentConfigs, Learning, Profile};
 pub use approvals::{Approvals, Found};
-pub use order::{Order, Routed};
+pub use order::Routed;
 pub use queued::Queued;
-pub use report::{Down, HeldKey, Report, Supervisor};
+pub use report::{Down, Ending, HeldKey, Report, Supervisor};
 pub use sink::{ConnectionSink, Subscribers};
 pub use soul::{SOUL_BYTES_MAX, Soul};
 pub use watchers::{Watcher, Watchers};
+pub(crate) use writing::read_row;
 
 /// Messages that may wait: as many requests as may wait for a session to wake, and as many more.
 const MAILBOX: usize = 512;
@@ -165,8 +166,6 @@ pub struct Session {
     next: Vec<Answered>,
     /// What is being written.
     writing: Writing,
-    /// The last number that is in the log.
-    written: Seq,
     /// Whether the page is to be written though it is not full, and whether a timer runs that says so.
     is_page_due: bool,
     has_page_timer: bool,
@@ -177,20 +176,17 @@ pub struct Session {
     /// The prompt that is being read whose turn has come.
     fetching: Option<RunId>,
     doing: Doing,
-    /// The last number that may be seen.
-    published: Seq,
-    /// Which comings and goings of those who watch were seen.
-    watchers_seen: u64,
     /// Messages taken from the supervisor.
     received: u64,
     draining: bool,
+    /// Whether others go on with it once it has come to rest.
+    is_moving: bool,
     /// Told to stop: sleeps as soon as it may.
     is_stopped: bool,
     /// Those who have it deleted once nothing of it is under way.
     deleting: Vec<Asker>,
     /// Nothing else is done any more.
     is_being_deleted: bool,
-    retrying: bool,
     /// What decides about calls that nobody decides about and ends runs that take too long, and when.
     timer: Option<(Timestamp, SpawnHandle)>,
 }
@@ -210,30 +206,19 @@ struct Answered {
 
 /// What is left of a session when it ends, however it ends: dropped last, it tells the supervisor.
 struct DropGuard {
-    key: SessionKey,
-    subscribers: Subscribers,
+    audience: Audience,
     supervisor: Supervisor,
-    /// Ended because it was told to: nothing is left to do.
-    done: bool,
-}
-
-impl DropGuard {
-    /// Lets followers see these events.
-    fn publish(&mut self, events: &[Logged], lag_bytes_max: usize) {
-        for logged in events {
-            self.subscribers.publish(&self.key, logged, lag_bytes_max);
-        }
-    }
+    ending: Ending,
 }
 
 impl Drop for DropGuard {
     #[expect(clippy::disallowed_methods, reason = "a lifecycle message to the parent must not be lost")]
     fn drop(&mut self) {
         self.supervisor.reports.do_send(Report::Down(Down {
-            key: self.key.clone(),
-            subscribers: std::mem::take(&mut self.subscribers),
+            key: self.audience.key.clone(),
+            subscribers: std::mem::take(&mut self.audience.subscribers),
             panicked: std::thread::panicking(),
-            done: self.done,
+            ending: self.ending,
         }));
     }
 }
@@ -247,6 +232,16 @@ pub struct Forget(pub ConnectionId);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Drain;
+
+/// Begin nothing new, and end when nothing is under way: another daemon goes on.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct MoveAway;
+
+/// End at once: another daemon has gone on already.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Lose;
 
 /// Have what is shown written to the log; answered once that has it.
 #[derive(Clone, Copy, Debug, Message)]
@@ -267,14 +262,11 @@ impl Session {
         profile: Arc<Profile>,
         deps: Arc<SessionDeps>,
         supervisor: Supervisor,
-        mut subscribers: Subscribers,
+        subscribers: Subscribers,
     ) -> Self {
-        subscribers.fall_behind();
-        let key = conversation.key().clone();
+        // What recovery decided is neither in the log yet nor published.
+        let audience = Audience::new(conversation.key().clone(), subscribers, conversation.taken());
         Self {
-            // What recovery decided is neither in the log yet nor published.
-            published: conversation.taken(),
-            written: conversation.taken(),
             conversation,
             account,
             agent_configs: deps.agent_configs.get(),
@@ -286,7 +278,7 @@ impl Session {
             prepared: None,
             awake: deps.meters.awake(),
             deps,
-            drop_guard: DropGuard { key, subscribers, supervisor, done: false },
+            drop_guard: DropGuard { audience, supervisor, ending: Ending::Fell },
             next: Vec::new(),
             writing: Writing::Nothing,
             is_page_due: false,
@@ -295,13 +287,12 @@ impl Session {
             rooms: HashMap::new(),
             fetching: None,
             doing: Doing::Nothing,
-            watchers_seen: 0,
             received: 0,
             draining: false,
+            is_moving: false,
             is_stopped: false,
             deleting: Vec::new(),
             is_being_deleted: false,
-            retrying: false,
             timer: None,
         }
     }
@@ -337,13 +328,18 @@ impl Session {
         self.work(ctx);
         self.set_timer(ctx);
         if self.draining && self.is_written() && !self.doing.is_busy() {
-            self.drop_guard.done = true;
+            self.drop_guard.ending = if self.is_moving { Ending::Moved } else { Ending::Done };
             return ctx.stop();
         }
         if std::mem::take(&mut self.is_stopped) {
             self.is_stopped = !self.may_sleep();
         }
         self.catch_up(ctx);
+    }
+
+    /// Those who began to watch are told what comes after this number.
+    fn let_watch(&mut self, after: Seq, ctx: &Context<Self>) {
+        self.drop_guard.audience.let_watch(&self.deps, after, || ctx.address().recipient());
     }
 
     /// Goes over to what is configured now.
@@ -360,8 +356,8 @@ impl Session {
         if !self.conversation.is_idle() || !self.is_written() {
             return false;
         }
-        self.drop_guard.subscribers.forget_closed();
-        if self.drop_guard.subscribers.is_unneeded() {
+        self.drop_guard.audience.subscribers.forget_closed();
+        if self.drop_guard.audience.subscribers.is_unneeded() {
             let key = self.conversation.key().clone();
             // Lost where the supervisor is busy: it is said again later.
             let idle = Report::Idle { key, received: self.received };
@@ -407,6 +403,24 @@ impl Session {
     }
 }
 
+impl Serves for Session {
+    fn audience(&mut self) -> (&mut Audience, &Arc<SessionDeps>) {
+        (&mut self.drop_guard.audience, &self.deps)
+    }
+
+    fn catch_up(&mut self, ctx: &mut Context<Self>) {
+        // What recovery decided is yet to be published, and in a new session there is nothing to watch.
+        if self.writing == Writing::Nothing && !self.conversation.is_new() {
+            self.let_watch(self.drop_guard.audience.published, ctx);
+        }
+        let Audience { subscribers, written, published, .. } = &mut self.drop_guard.audience;
+        if subscribers.want(*written, *published) {
+            self.want_page(ctx);
+        }
+        serve(self, ctx);
+    }
+}
+
 impl Actor for Session {
     type Context = Context<Self>;
 
@@ -415,7 +429,7 @@ impl Actor for Session {
             session.may_sleep();
         });
         let from = ctx.address().recipient();
-        self.drop_guard.subscribers.roads().for_each(|sink| sink.starts_at(from.clone()));
+        self.drop_guard.audience.subscribers.roads().for_each(|sink| sink.starts_at(from.clone()));
         for (run, lane_guard) in std::mem::take(&mut self.spots) {
             self.await_turn(run, lane_guard, ctx);
         }
@@ -431,7 +445,7 @@ impl Handler<More> for Session {
     type Result = ();
 
     fn handle(&mut self, more: More, ctx: &mut Self::Context) {
-        self.drop_guard.subscribers.room(more.connection);
+        self.drop_guard.audience.subscribers.room(more.connection);
         self.catch_up(ctx);
     }
 }
@@ -440,7 +454,7 @@ impl Handler<Forget> for Session {
     type Result = ();
 
     fn handle(&mut self, Forget(connection): Forget, _: &mut Self::Context) {
-        self.drop_guard.subscribers.forget(connection);
+        self.drop_guard.audience.subscribers.forget(connection);
         self.sleep_if_nothing_was();
     }
 }
@@ -455,11 +469,31 @@ impl Handler<Drain> for Session {
     }
 }
 
+impl Handler<MoveAway> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: MoveAway, ctx: &mut Self::Context) {
+        self.draining = true;
+        self.is_moving = true;
+        self.conversation.drain();
+        self.proceed(ctx);
+    }
+}
+
+impl Handler<Lose> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: Lose, ctx: &mut Self::Context) {
+        self.drop_guard.ending = Ending::Moved;
+        ctx.terminate();
+    }
+}
+
 impl Handler<Sleep> for Session {
     type Result = ();
 
     fn handle(&mut self, _: Sleep, ctx: &mut Self::Context) {
-        self.drop_guard.done = true;
+        self.drop_guard.ending = Ending::Done;
         ctx.stop();
     }
 }
@@ -469,11 +503,12 @@ impl Handler<WritePage> for Session {
 
     fn handle(&mut self, _: WritePage, ctx: &mut Self::Context) -> Self::Result {
         self.want_page(ctx);
-        if self.written >= self.published {
+        let audience = &self.drop_guard.audience;
+        if audience.written >= audience.published {
             return Box::pin(std::future::ready(()));
         }
         let (written, wait) = oneshot::channel();
-        self.awaiting_page.push((self.published, written));
+        self.awaiting_page.push((audience.published, written));
         Box::pin(async move {
             // The session falls: what it has shown is void.
             let _ = wait.await;
@@ -499,7 +534,7 @@ impl Handler<Observe> for Session {
                 "run": self.conversation.running().map(RunId::as_str),
                 "queued": self.conversation.queued(),
                 "seq": self.conversation.head().0,
-                "followers": self.drop_guard.subscribers.len(),
+                "followers": self.drop_guard.audience.subscribers.len(),
                 "spent_tokens": self.account.spent().tokens,
                 "writing": self.writing != Writing::Nothing,
             }),

@@ -1,17 +1,17 @@
 //! What can be asked of one session, and how it is done.
 
 use actix::prelude::*;
-use clawmux_core::conversation::approval::{ApprovalReply, DecidedCall, Verdict};
+use clawmux_core::conversation::approval::{ApprovalReply, DecidedCall};
 use clawmux_core::conversation::event::Cause;
 use clawmux_core::conversation::follow::Wanted;
+use clawmux_core::conversation::order::{Cut, Order, followed};
 use clawmux_core::conversation::reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Detached, Injected, SessionReply, Stopped,
 };
-use clawmux_core::conversation::session::{Submission, Submitted, prompt_bytes};
+use clawmux_core::conversation::session::{Submission, Submitted};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{ApprovalId, Owner, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::principal::Principal;
-use clawmux_core::prompt::settings::Patch;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::NEW_SESSION_PROMPT;
@@ -20,7 +20,6 @@ use super::{Answered, HeldKey, Session};
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
 use crate::runtime::lane::LaneGuard;
-use crate::store::Cut;
 
 /// A request that was found to be about this session.
 #[derive(Debug, Message)]
@@ -34,141 +33,16 @@ pub struct Routed {
     pub principal: Principal,
     /// What is asked.
     pub order: Order,
+    /// The spot of a prompt that is in a lane.
+    pub lane_guard: Option<LaneGuard>,
     /// The idempotency key of a prompt, remembered until this is gone.
     pub held: Option<HeldKey>,
 }
 
 impl Routed {
-    /// Without an idempotency key that is held.
+    /// Without an idempotency key that is held, and in no lane.
     pub fn new(session: SessionKey, order: Order, (asker, principal): (Asker, Principal)) -> Self {
-        Self { session, asker, principal, order, held: None }
-    }
-}
-
-/// What can be asked of one session.
-#[derive(Debug)]
-pub enum Order {
-    /// Take a prompt.
-    Submit {
-        /// The prompt.
-        submission: Submission,
-        /// Whether its run is followed.
-        follow: bool,
-        /// Its spot, where it is in a lane.
-        lane_guard: Option<LaneGuard>,
-    },
-    /// Answer with a run that is in the log already, and follow it from its prompt on.
-    Follow {
-        /// The run.
-        run: RunId,
-        /// The number of its prompt.
-        seq: Seq,
-        /// Whether it is followed.
-        follow: bool,
-    },
-    /// Follow the whole session.
-    Attach {
-        /// After this number; none = from now on.
-        after: Option<Seq>,
-    },
-    /// Follow it no longer.
-    Detach {
-        /// The ticket of the `Attach`.
-        follow: Ticket,
-    },
-    /// End everything that is under way or waits, for this cause.
-    Stop(Cause),
-    /// The same, and take no more prompts until there is a new conversation.
-    Close {
-        /// Why.
-        reason: String,
-    },
-    /// End a run.
-    Abort {
-        /// Which; none means the one under way.
-        run: Option<RunId>,
-    },
-    /// Forget the conversation.
-    Clear,
-    /// Make the session with these settings, if it is not there.
-    Create(Patch),
-    /// Change its settings.
-    Configure(Patch),
-    /// Begin a new conversation.
-    Reset,
-    /// The same, without ending what is under way or waits.
-    Renew,
-    /// Forget the beginning of the conversation.
-    Compact(Cut),
-    /// Say something in the model's name.
-    Inject {
-        /// What.
-        content: String,
-        /// Under which id, which was not used before; none = a fresh one.
-        id: Option<RunId>,
-    },
-    /// Decide about a call that waits for approval.
-    Decide {
-        /// Which.
-        id: ApprovalId,
-        /// What.
-        verdict: Verdict,
-    },
-    /// Remove the session.
-    Delete,
-}
-
-impl Order {
-    /// Whether a session that is not there begins with it.
-    pub fn begins(&self) -> bool {
-        matches!(self, Self::Submit { .. } | Self::Create(_) | Self::Configure(_) | Self::Reset)
-    }
-
-    /// How many bytes it adds to the log, about; none where it ends something, or only looks.
-    pub(super) fn adds(&self) -> Option<usize> {
-        match self {
-            Self::Submit { submission, .. } => {
-                Some(prompt_bytes(&submission.content, &submission.attachments))
-            }
-            Self::Inject { content, id: None } => Some(content.len()),
-            Self::Create(_)
-            | Self::Configure(_)
-            | Self::Reset
-            | Self::Renew
-            | Self::Clear
-            | Self::Compact(_) => Some(0),
-            // What is put into a conversation under an id is a part of what was begun before.
-            Self::Inject { .. }
-            | Self::Follow { .. }
-            | Self::Attach { .. }
-            | Self::Detach { .. }
-            | Self::Stop(_)
-            | Self::Close { .. }
-            | Self::Abort { .. }
-            | Self::Decide { .. }
-            | Self::Delete => None,
-        }
-    }
-
-    /// Whether it is about what is in the session, so that there must be something.
-    fn needs_something(&self) -> bool {
-        matches!(
-            self,
-            Self::Clear
-                | Self::Renew
-                | Self::Stop(_)
-                | Self::Close { .. }
-                | Self::Compact(_)
-                | Self::Inject { .. }
-                | Self::Decide { .. }
-                | Self::Delete
-        )
-    }
-
-    /// Whether this principal may have it carried out in a session of this owner. Who may decide about a
-    /// call is said by the call.
-    fn is_for(&self, principal: &Principal, owner: &Owner) -> bool {
-        matches!(self, Self::Decide { .. }) || principal.sees(owner)
+        Self { session, asker, principal, order, lane_guard: None, held: None }
     }
 }
 
@@ -179,6 +53,14 @@ struct Done {
     reply: Option<Reply>,
     /// What the client follows from then on, after which number.
     follow: Option<(Wanted, Seq)>,
+}
+
+impl Done {
+    /// This is answered, and what comes of it is followed.
+    fn of(reply: SessionReply, follow: bool) -> Self {
+        let follow = if follow { followed(&reply) } else { None };
+        Self { reply: Some(reply.into()), follow }
+    }
 }
 
 impl From<SessionReply> for Done {
@@ -193,7 +75,7 @@ impl Handler<Routed> for Session {
     fn handle(&mut self, routed: Routed, ctx: &mut Self::Context) {
         self.received += 1;
         self.look_at_roster();
-        let Routed { session, asker, principal, order, held } = routed;
+        let Routed { session, asker, principal, order, lane_guard, held } = routed;
         let is_first = self.conversation.is_new();
         if let Err(error) = self.check_order(&session, &principal, &order) {
             drop(held);
@@ -209,15 +91,13 @@ impl Handler<Routed> for Session {
         let now = clock::now();
         let is_decision = matches!(order, Order::Decide { .. });
         let done = match order {
-            Order::Submit { submission, follow, lane_guard } => {
-                self.submit(session, submission, follow, lane_guard, ctx)
-            }
+            Order::Submit { submission, follow } => self.submit(session, submission, follow, lane_guard, ctx),
             Order::Follow { run, seq, follow } => {
                 Ok(self.accepted(session, Submitted { run, seq, repeated: true }, follow, 0))
             }
-            Order::Attach { after } => self.attach(session, after, &principal),
+            Order::Attach { after, follow } => self.attach(session, (after, follow), &principal),
             Order::Detach { follow } => {
-                let found = self.drop_guard.subscribers.unfollow(asker.client().connection, follow);
+                let found = self.drop_guard.audience.subscribers.unfollow(asker.client().connection, follow);
                 Ok(SessionReply::Detached(Detached { found }).into())
             }
             Order::Stop(cause) => {
@@ -335,13 +215,16 @@ impl Session {
 
     fn accepted(&self, session: SessionKey, submitted: Submitted, follow: bool, ahead: usize) -> Done {
         let Submitted { run, seq, repeated } = submitted;
-        let follow = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
         let is_over = !self.conversation.is_open(&run);
-        let accepted = Accepted { session, run, seq, repeated, is_over, ahead };
-        Done { reply: Some(SessionReply::Accepted(accepted).into()), follow }
+        Done::of(SessionReply::Accepted(Accepted { session, run, seq, repeated, is_over, ahead }), follow)
     }
 
-    fn attach(&self, session: SessionKey, after: Option<Seq>, by: &Principal) -> Result<Done, Error> {
+    fn attach(
+        &self,
+        session: SessionKey,
+        (after, follow): (Option<Seq>, bool),
+        by: &Principal,
+    ) -> Result<Done, Error> {
         let head = self.conversation.head();
         let (under_way, queued) = match after {
             None => {
@@ -359,10 +242,7 @@ impl Session {
         }
         let model = self.agent_configs.catalog.answers(&session.agent(), self.conversation.settings());
         let attached = Attached { session, after, head, under_way, queued, model };
-        Ok(Done {
-            reply: Some(SessionReply::Attached(attached).into()),
-            follow: Some((Wanted::Session, after)),
-        })
+        Ok(Done::of(SessionReply::Attached(attached), follow))
     }
 
     /// These runs were ended, and it sleeps as soon as it may.

@@ -73,8 +73,19 @@ pub struct Down {
     pub subscribers: Subscribers,
     /// Whether a handler panicked.
     pub panicked: bool,
-    /// Whether it was told to end, so that nothing is left to do.
-    pub done: bool,
+    /// Why it ended.
+    pub ending: Ending,
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Something failed: it is begun anew.
+    Fell,
+    /// It was told to, and nothing is left to do.
+    Done,
+    /// It is for another to go on with, here or in another daemon of the cluster.
+    Moved,
 }
 
 /// An idempotency key of a prompt that is on its way: while there is one, the key stands for the

@@ -28,7 +28,7 @@ impl ConnectionSink {
     }
 
     /// The session is at `from` now.
-    pub(super) fn starts_at(&mut self, from: Recipient<More>) {
+    pub(crate) fn starts_at(&mut self, from: Recipient<More>) {
         self.from = from;
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawmux_core::conversation::approval::decides_all;
-use clawmux_core::ids::{ConnectionId, Owner, Ticket};
+use clawmux_core::ids::{ConnectionId, Owner, SessionKey, Ticket};
 use clawmux_core::principal::Principal;
 use clawmux_core::scope::Scope;
 
@@ -94,14 +94,15 @@ impl Watchers {
         self.len() == 0
     }
 
-    /// Those who watch sessions of `owner`, where anybody came or went since `seen`.
-    pub(super) fn since(&self, seen: &mut u64, owner: &Owner) -> Option<Vec<Watcher>> {
+    /// Those who watch this session, where anybody came or went since `seen`.
+    pub(super) fn since(&self, seen: &mut u64, session: &SessionKey) -> Option<Vec<Watcher>> {
         if self.0.changes.load(Ordering::Acquire) == *seen {
             return None;
         }
         let all = self.lock();
         *seen = self.0.changes.load(Ordering::Acquire);
-        Some(all.values().filter(|watcher| watcher.watches(owner)).cloned().collect())
+        let owner = session.owner();
+        Some(all.values().filter(|watcher| watcher.watches(&owner)).cloned().collect())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(ConnectionId, bool), Watcher>> {

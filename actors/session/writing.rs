@@ -6,16 +6,17 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::conversation::approval::PendingCall;
 use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published};
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::reply::{Deleted, SessionReply};
 use clawmux_core::conversation::session::Batch;
 use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{ApprovalId, RunId, Seq};
+use clawmux_core::ids::{ApprovalId, RunId, Seq, SessionKey};
 use clawmux_core::limits::quota::{Kept, ROW_BYTES};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 
-use super::{Answered, ConnectionSink, Order, RETRY, Session};
+use super::{Answered, Ending, RETRY, Session, SessionDeps};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
@@ -59,11 +60,10 @@ impl Session {
         if !self.conversation.has_unseen() {
             return;
         }
-        self.let_watch(self.published, ctx);
+        self.let_watch(self.drop_guard.audience.published, ctx);
         let fresh = self.conversation.show();
         let page = self.conversation.page();
-        self.published = page.last().map_or(self.published, |logged| logged.seq);
-        self.drop_guard.publish(&page[page.len() - fresh..], self.agent_configs.lag_bytes_max);
+        self.drop_guard.audience.publish(&page[page.len() - fresh..], self.agent_configs.lag_bytes_max);
         if !page.is_empty() && !std::mem::replace(&mut self.has_page_timer, true) {
             ctx.run_later(PAGE_PATIENCE, |session, ctx| {
                 session.has_page_timer = false;
@@ -95,15 +95,15 @@ impl Session {
             session.writing = Writing::Nothing;
             match result {
                 Ok(()) => {
-                    session.written = events.last().map_or(session.written, |logged| logged.seq);
+                    let written = events.last().map(|logged| logged.seq);
+                    let written = written.unwrap_or(session.drop_guard.audience.written);
+                    session.drop_guard.audience.written = written;
                     session.conversation.reserved(reserve.unwrap_or_default());
                     for channel in channels {
                         // One that is not heard is found when the channel next looks.
                         let _ = session.deps.outboxes.try_send(OutboxGrew(channel));
                     }
-                    for (_, waits) in
-                        session.awaiting_page.extract_if(.., |(up_to, _)| *up_to <= session.written)
-                    {
+                    for (_, waits) in session.awaiting_page.extract_if(.., |(up_to, _)| *up_to <= written) {
                         let _ = waits.send(());
                     }
                     session.written(&events[shown..], answered, ctx);
@@ -129,8 +129,7 @@ impl Session {
             self.deps.changes.note(SessionChange { session, owner, reason });
         }
         self.learn_from(events);
-        self.published = events.last().map_or(self.published, |logged| logged.seq);
-        self.drop_guard.publish(events, self.agent_configs.lag_bytes_max);
+        self.drop_guard.audience.publish(events, self.agent_configs.lag_bytes_max);
         self.proceed(ctx);
     }
 
@@ -255,9 +254,8 @@ impl Session {
                 None => self.tell_row(asker, ctx),
             }
             if let (Some(wanted), Some(ticket)) = (follow, ticket) {
-                let who = (client.connection, ticket);
-                let sink = || ConnectionSink::new(client, ctx.address().recipient());
-                self.drop_guard.subscribers.follow(who, wanted, self.published, sink);
+                let from = || ctx.address().recipient();
+                self.drop_guard.audience.follow((client, ticket), wanted, from);
             }
             drop((held, coming));
         }
@@ -265,17 +263,8 @@ impl Session {
 
     /// Answers with the session as lists show it.
     fn tell_row(&self, asker: Asker, ctx: &mut Context<Self>) {
-        let (store, catalog) = (self.deps.store.clone(), self.agent_configs.catalog.clone());
-        let key = self.conversation.key().clone();
-        ctx.spawn(actix::fut::wrap_future(async move {
-            let row = ask(&store, ReadRow(key.clone())).await.flatten().and_then(|row| {
-                let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
-                let mut row = row.ok_or_else(gone)?;
-                row.model = catalog.answers(&key.agent(), &row.settings);
-                Ok(Reply::Session(SessionReply::Settled(Box::new(row))))
-            });
-            asker.reply(row);
-        }));
+        let row = read_row(Arc::clone(&self.deps), self.conversation.key().clone());
+        ctx.spawn(actix::fut::wrap_future(async move { asker.reply(row.await) }));
     }
 
     /// Removes the session from the log, now that nothing of it is under way.
@@ -298,7 +287,7 @@ impl Session {
     /// It is deleted: who follows it is told, and it ends.
     fn gone(&mut self, askers: Vec<Asker>, ctx: &mut Context<Self>) {
         let (now, key) = (clock::now(), self.conversation.key().clone());
-        let mut subscribers = std::mem::take(&mut self.drop_guard.subscribers);
+        let mut subscribers = std::mem::take(&mut self.drop_guard.audience.subscribers);
         // Those who were not told yet how their run ended can't read it any more.
         subscribers.end_runs(&key, |run| Logged {
             first_seq: Seq(u64::MAX),
@@ -317,7 +306,15 @@ impl Session {
         for asker in askers {
             asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true }))));
         }
-        self.drop_guard.done = true;
+        self.drop_guard.ending = Ending::Done;
         ctx.stop();
     }
+}
+
+/// A session as lists show it.
+pub(crate) async fn read_row(deps: Arc<SessionDeps>, key: SessionKey) -> Result<Reply, Error> {
+    let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
+    let mut row = ask(&deps.store, ReadRow(key.clone())).await.flatten()?.ok_or_else(gone)?;
+    row.model = deps.agent_configs.get().catalog.answers(&key.agent(), &row.settings);
+    Ok(Reply::Session(SessionReply::Settled(Box::new(row))))
 }

@@ -5,6 +5,7 @@ use clawmux_core::conversation::approval::{
     ApprovalCommand, ApprovalReply, Decide, GetApproval, ListApprovals, PastApprovals, decided_already,
     may_decide, may_see, no_such, not_yours,
 };
+use clawmux_core::conversation::order::Order;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ApprovalId;
 use clawmux_core::ids::SessionKey;
@@ -14,7 +15,7 @@ use clawmux_core::request::reply::Reply;
 use super::requests::Who;
 use super::{SessionSupervisor, caught};
 use crate::runtime::dispatch::Request;
-use crate::session::{Found, Order};
+use crate::session::Found;
 
 impl Handler<Request<ApprovalCommand>> for SessionSupervisor {
     type Result = ();

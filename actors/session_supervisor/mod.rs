@@ -10,6 +10,7 @@
 //! Holds no conversation and is not on the path of a token.
 
 mod approvals;
+mod elsewhere;
 mod locate;
 mod memories;
 mod order;
@@ -35,6 +36,8 @@ use tokio::sync::oneshot;
 use crate::agent_supervisor::{AgentSupervisor, ParentSessions};
 use crate::files::Files;
 use crate::host::heap::Peak;
+use crate::mirror::Mirror;
+use crate::mirror::remote::Remote;
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::ask::ask;
 use crate::runtime::awaited::{Awaited, Awaits};
@@ -42,12 +45,12 @@ use crate::runtime::clock;
 use crate::runtime::dispatch::{Gone, Request};
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe_passing};
 use crate::session::{
-    AgentConfigs, Down, Drain, Forget, Report, Routed, Session, SessionDeps, Sleep, Subscribers,
+    AgentConfigs, Down, Drain, Ending, Forget, Report, Routed, Session, SessionDeps, Sleep, Subscribers,
 };
 use crate::store::Unfinished;
 use order::Lookup;
 pub(crate) use reading::missing;
-use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
+use waking::UNPARK_DELAY_MIN;
 
 /// How often is looked whether many sessions have gone to sleep, so that what they held is given
 /// back to the system.
@@ -65,6 +68,8 @@ pub struct SessionsSetup {
     pub parent_sessions: ParentSessions,
     /// Who answers what is about files.
     pub files: Addr<Files>,
+    /// The other daemons of the cluster; none where this one is alone.
+    pub remote: Option<Arc<dyn Remote>>,
 }
 
 /// From a request to the session it is about.
@@ -93,6 +98,7 @@ pub struct SessionSupervisor {
     /// How often a session was started anew because it had panicked.
     restarts: u64,
     retention: retention::Retention,
+    slots: elsewhere::Slots,
 }
 
 /// A session that is awake or about to be.
@@ -113,6 +119,8 @@ enum State {
     Parked { subscribers: Subscribers },
     /// There; `sent` counts what it was sent.
     Awake { session: Addr<Session>, sent: u64 },
+    /// Another daemon has it, and this stands in for it here.
+    Elsewhere { mirror: Addr<Mirror>, sent: u64 },
 }
 
 impl Default for State {
@@ -176,6 +184,7 @@ impl SessionSupervisor {
             peak: Peak::new(clock::now()),
             restarts: 0,
             retention: retention::Retention::default(),
+            slots: elsewhere::Slots::default(),
         }
     }
 
@@ -205,30 +214,43 @@ impl SessionSupervisor {
 
     /// A session ended: it starts anew where it was not told to, or where requests wait for it.
     fn session_down(&mut self, down: Down, ctx: &mut Context<Self>) {
-        let Down { key, subscribers, panicked, done } = down;
+        let Down { key, subscribers, panicked, ending } = down;
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let waiting = match std::mem::take(&mut entry.state) {
             State::Waking { waiting, .. } => waiting,
-            State::Awake { .. } | State::Parked { .. } => Vec::new(),
+            State::Awake { .. } | State::Elsewhere { .. } | State::Parked { .. } => Vec::new(),
         };
         if panicked {
             self.restarts += 1;
             tracing::error!(session = %key, "the session panicked: it starts again from the store");
         }
-        if done && waiting.is_empty() {
-            return self.forget(&key);
+        let is_needed = match ending {
+            Ending::Fell => true,
+            Ending::Done => !waiting.is_empty(),
+            Ending::Moved => !self.draining && !(waiting.is_empty() && subscribers.is_empty()),
+        };
+        if !is_needed {
+            self.forget(&key);
+            return self.look_whether_vacated();
         }
         entry.state = State::Waking { waiting, subscribers };
-        entry.owed = !done;
-        if done { self.wake(key) } else { self.rest(key, ctx) }
+        entry.owed = ending == Ending::Fell;
+        if ending == Ending::Fell {
+            self.rest(key, ctx)
+        } else {
+            self.wake(key)
+        }
+        self.look_whether_vacated();
     }
 
     /// Has a session sleep where nothing is on its way to it: all that was sent has been taken.
     fn let_sleep(&mut self, key: SessionKey, received: u64) {
-        if let Some(Entry { state: State::Awake { session, sent }, .. }) = self.sessions.get(&key)
-            && *sent == received
-            && session.try_send(Sleep).is_ok()
-        {
+        let is_told = match self.sessions.get(&key).map(|entry| &entry.state) {
+            Some(State::Awake { session, sent }) if *sent == received => session.try_send(Sleep).is_ok(),
+            Some(State::Elsewhere { mirror, sent }) if *sent == received => mirror.try_send(Sleep).is_ok(),
+            _ => false,
+        };
+        if is_told {
             // What comes from here on waits for its end and wakes it anew.
             self.sessions.insert(key, Entry::default());
         }
@@ -331,6 +353,9 @@ impl Handler<Gone> for SessionSupervisor {
                     // Lost where the session is busy: it finds the connection closed by itself.
                     let _ = session.try_send(Forget(connection));
                 }
+                Some(State::Elsewhere { mirror, .. }) => {
+                    let _ = mirror.try_send(Forget(connection));
+                }
                 Some(State::Waking { subscribers, .. } | State::Parked { subscribers }) => {
                     subscribers.forget(connection)
                 }
@@ -354,17 +379,15 @@ impl Handler<Recover> for SessionSupervisor {
     type Result = ResponseActFuture<Self, Result<usize, Error>>;
 
     fn handle(&mut self, _: Recover, _: &mut Self::Context) -> Self::Result {
+        if self.setup.remote.is_some() {
+            // It is done slot by slot, as they are gained.
+            return Box::pin(actix::fut::ready(Ok(0)));
+        }
         let store = self.setup.deps.store.clone();
         let unfinished = async move { ask(&store, Unfinished).await.flatten() };
-        Box::pin(unfinished.into_actor(self).map(|unfinished, supervisor, _| {
-            let unfinished = unfinished?;
-            let count = unfinished.len();
-            supervisor.recovering.extend(unfinished);
-            for _ in 0..RECOVERING_AT_ONCE {
-                supervisor.recover_next();
-            }
-            Ok(count)
-        }))
+        Box::pin(
+            unfinished.into_actor(self).map(|unfinished, supervisor, _| Ok(supervisor.recover(unfinished?))),
+        )
     }
 }
 
@@ -388,8 +411,11 @@ impl Handler<DrainSessions> for SessionSupervisor {
         let (drained, done) = oneshot::channel();
         self.drained = Some(drained);
         for entry in self.sessions.values() {
-            if let State::Awake { session, .. } = &entry.state {
-                drain(session);
+            match &entry.state {
+                State::Awake { session, .. } => drain(session),
+                // What it was asked is settled by others.
+                State::Elsewhere { mirror, .. } => drop(mirror.try_send(Sleep)),
+                State::Waking { .. } | State::Parked { .. } => {}
             }
         }
         self.check_drained();
@@ -417,7 +443,7 @@ impl Handler<Observe> for SessionSupervisor {
             .iter()
             .filter_map(|(key, entry)| match &entry.state {
                 State::Awake { session, .. } => Some((key.clone(), session.clone())),
-                State::Waking { .. } | State::Parked { .. } => None,
+                State::Waking { .. } | State::Elsewhere { .. } | State::Parked { .. } => None,
             })
             .collect();
         let parked = self.parked().len();

@@ -7,6 +7,7 @@
 
 use actix::dev::SendError;
 use actix::prelude::*;
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::reply::{Aborted, Detached, Injected, SessionReply};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
@@ -16,7 +17,7 @@ use tokio::sync::oneshot;
 use super::requests::Who;
 use super::{Entry, SessionSupervisor, State};
 use crate::runtime::ask::ask;
-use crate::session::{HeldKey, Order, Routed, Subscribers};
+use crate::session::{HeldKey, Routed, Subscribers};
 use crate::store::FindRun;
 
 /// Requests that may wait for one session to wake.
@@ -136,7 +137,7 @@ impl SessionSupervisor {
     }
 
     /// Looks for a run by its idempotency key; `or_id`: or by its id.
-    fn find_run(
+    pub(super) fn find_run(
         &self,
         owner: Owner,
         idempotency_key: String,
@@ -225,6 +226,21 @@ impl SessionSupervisor {
                     routed
                 }
             },
+            State::Elsewhere { mirror, sent } => {
+                // Its turn is given where it is written.
+                routed.lane_guard = None;
+                match mirror.try_send(routed) {
+                    Ok(()) => {
+                        *sent += 1;
+                        return;
+                    }
+                    Err(SendError::Full(routed)) => return routed.asker.reply(Err(busy(&key))),
+                    Err(SendError::Closed(routed)) => {
+                        entry.state = State::default();
+                        routed
+                    }
+                }
+            }
             State::Parked { subscribers } => {
                 if let Some(fault) = fault {
                     return routed.asker.reply(Err(fault));
@@ -247,12 +263,14 @@ impl SessionSupervisor {
     /// Gives a prompt its spot in its lane, in the order in which prompts are sent: so no two wait for each
     /// other.
     fn enter_lane(&self, routed: &mut Routed) -> Result<(), Error> {
-        if let Order::Submit { submission, lane_guard: lane_guard @ None, .. } = &mut routed.order
+        if let Order::Submit { submission, .. } = &routed.order
+            && routed.lane_guard.is_none()
             && let Some(lane) = &submission.run_options.lane
         {
             let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
             let bytes = submission.content.len() + attached;
-            *lane_guard = Some(self.setup.deps.lanes.enter(lane, &routed.session, &submission.run, bytes)?);
+            let spot = self.setup.deps.lanes.enter(lane, &routed.session, &submission.run, bytes)?;
+            routed.lane_guard = Some(spot);
         }
         Ok(())
     }
@@ -275,6 +293,8 @@ impl SessionSupervisor {
         let reply = match routed.order {
             // One that is about to be recovered has something under way.
             _ if self.recovering.contains(&routed.session) => return Some(routed),
+            // Another daemon may have it awake.
+            _ if self.setup.remote.is_some() => return Some(routed),
             Order::Abort { .. } => SessionReply::Aborted(Aborted { run: None }),
             Order::Detach { .. } => SessionReply::Detached(Detached { found: false }),
             Order::Stop(_) => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use actix::prelude::*;
 use clawmux_core::config::catalog::Catalog;
 use clawmux_core::conversation::command::{self, SessionFilter};
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::reply::{
     Compacted, Deleted, Exported, Preview, SessionReply, SessionRow, Stopped,
 };
@@ -19,7 +20,7 @@ use clawmux_core::scope::Scope;
 
 use crate::provider_supervisor::{BudgetStatus, ProviderSupervisor};
 use crate::runtime::ask::ask;
-use crate::session::{Order, Session, WritePage};
+use crate::session::{Session, WritePage};
 use crate::store::{
     AskedBy, Describe, Described, FindCut, FindTurn, ListSessions, Namesakes, ReadHistory, ReadPreviews,
     ReadRow, ReadRows, ReadTranscript, Store, exported,
@@ -211,7 +212,7 @@ impl Reader {
     /// From where on a session is followed so that its last turns are told of.
     pub(super) async fn attach_turns(self, session: SessionKey, turns: usize) -> Result<Next, Error> {
         let after = self.ask(FindTurn { session, turns }).await?;
-        Ok(Next::Continue(Order::Attach { after }))
+        Ok(Next::Continue(Order::Attach { after, follow: true }))
     }
 
     /// What a session forgets that is to keep so many messages.

@@ -2,6 +2,7 @@
 
 use actix::prelude::*;
 use clawmux_core::conversation::command::{SessionCommand, Submit};
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::reply::{Aborted, SessionReply, Unwatched, Watching};
 use clawmux_core::conversation::session::Submission;
 use clawmux_core::error::{Error, ErrorCode};
@@ -19,7 +20,7 @@ use crate::files::{Collect, Enclose};
 use crate::runtime::ask::ask;
 use crate::runtime::deliver::Asker;
 use crate::runtime::dispatch::{Located, Request};
-use crate::session::{Order, Routed, Watcher};
+use crate::session::{Routed, Watcher};
 
 /// Sessions previewed at once.
 const PREVIEWS_MAX: usize = 128;
@@ -60,7 +61,7 @@ impl SessionSupervisor {
             }
             SessionCommand::Attach(attach) => {
                 self.may_follow(&who.0);
-                Order::Attach { after: attach.after }
+                Order::Attach { after: attach.after, follow: true }
             }
             SessionCommand::AttachTurns(attach) => {
                 self.may_follow(&who.0);
@@ -289,7 +290,7 @@ impl SessionSupervisor {
             attachments: submit.attachments,
             run_options: submit.run_options,
         };
-        let order = Order::Submit { submission, follow: submit.follow, lane_guard: None };
+        let order = Order::Submit { submission, follow: submit.follow };
         let prompt = Routed::new(session, order, (asker, principal));
         match submit.idempotency_key {
             Some(key) => self.submit_once((owner, key), prompt, turn, ctx),

@@ -65,7 +65,8 @@ impl SessionSupervisor {
                 }
                 last = Some(one.place);
                 let is_needed = supervisor.sessions.contains_key(&one.session)
-                    || supervisor.setup.parent_sessions.has(&one.session);
+                    || supervisor.setup.parent_sessions.has(&one.session)
+                    || supervisor.is_lost(&one.session);
                 if !is_needed {
                     left = left.saturating_sub(one.bytes);
                     supervisor.delete_one(one, ctx);
@@ -100,7 +101,7 @@ impl SessionSupervisor {
                     supervisor.forget(&key);
                 }
                 Some(State::Waking { .. }) => supervisor.wake(key),
-                Some(State::Parked { .. } | State::Awake { .. }) | None => {}
+                Some(State::Parked { .. } | State::Awake { .. } | State::Elsewhere { .. }) | None => {}
             }
         }));
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::conversation::approval::Decided;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
+use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::session::{Recovery, Session as Conversation};
 use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::{Error, ErrorCode};
@@ -23,7 +24,7 @@ use crate::provider_supervisor::account::Account;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::sandbox_supervisor::IsIdempotent;
-use crate::session::{Order, Routed, Session, Subscribers};
+use crate::session::{Routed, Session, Subscribers};
 use crate::store::{Load, Loaded, LogWriter};
 
 /// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
@@ -49,8 +50,16 @@ const CALM: Duration = Duration::from_secs(60);
 pub(super) const RECOVERING_AT_ONCE: usize = 16;
 
 impl SessionSupervisor {
-    /// Reads a session from the log.
+    /// Has a session go on: here from the log, or, where another daemon has it, by what stands in for it.
     pub(super) fn wake(&mut self, key: SessionKey) {
+        match self.setup.remote.clone() {
+            None => self.read(key),
+            Some(remote) => self.find_place(&remote, key),
+        }
+    }
+
+    /// Reads a session from the log.
+    pub(super) fn read(&mut self, key: SessionKey) {
         let load = Load { session: key.clone(), runs: self.agent_configs().limits.turns() };
         let deps = self.setup.deps.clone();
         // What the one that fell had sent may not be written yet.
@@ -80,18 +89,17 @@ impl SessionSupervisor {
         ctx: &mut Context<Self>,
     ) {
         self.recover_next();
+        if self.is_lost(&key) {
+            return self.wake(key);
+        }
         let agent_configs = self.agent_configs();
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
         let (loaded, idempotent) = match read {
             Ok(read) => read,
             Err(error) => {
-                refuse_all(waiting, &error);
-                if subscribers.is_empty() && !entry.owed {
-                    return self.forget(&key);
-                }
-                entry.state = State::Waking { waiting: Vec::new(), subscribers };
-                return self.rest(key, ctx);
+                entry.state = State::Waking { waiting, subscribers };
+                return self.not_woken(key, &error, ctx);
             }
         };
         let profile = agent_configs.agents.get(&AgentId::from(&*key.agent())).cloned();
@@ -151,6 +159,28 @@ impl SessionSupervisor {
         if self.draining {
             drain(&session);
         }
+    }
+
+    /// A session can't go on now: who waits is refused, and who follows it is told when it does.
+    pub(super) fn not_woken(&mut self, key: SessionKey, error: &Error, ctx: &mut Context<Self>) {
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
+        refuse_all(waiting, error);
+        if subscribers.is_empty() && !entry.owed {
+            return self.forget(&key);
+        }
+        entry.state = State::Waking { waiting: Vec::new(), subscribers };
+        self.rest(key, ctx);
+    }
+
+    /// Has these go on that something cut off, a few at a time; says how many they are.
+    pub(super) fn recover(&mut self, unfinished: Vec<SessionKey>) -> usize {
+        let count = unfinished.len();
+        self.recovering.extend(unfinished);
+        for _ in 0..RECOVERING_AT_ONCE {
+            self.recover_next();
+        }
+        count
     }
 
     /// Reads a fallen session from the log again, after a rest.
@@ -229,10 +259,7 @@ impl SessionSupervisor {
         if !parked.is_empty() {
             tracing::info!(sessions = parked.len(), "resuming what the outage interrupted");
         }
-        self.recovering.extend(parked);
-        for _ in 0..RECOVERING_AT_ONCE {
-            self.recover_next();
-        }
+        self.recover(parked);
     }
 
     pub(super) fn recover_next(&mut self) {
@@ -288,7 +315,7 @@ fn open_calls(loaded: &Loaded) -> HashSet<PluginName> {
     open.into_values().cloned().collect()
 }
 
-fn refuse_all(waiting: Vec<Routed>, error: &Error) {
+pub(super) fn refuse_all(waiting: Vec<Routed>, error: &Error) {
     for routed in waiting {
         routed.asker.reply(Err(error.clone()));
     }

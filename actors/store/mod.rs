@@ -109,12 +109,14 @@ pub use probe::Probe;
 pub(crate) use probe::tests::Stick;
 pub use query::AskedBy;
 pub use reader::{
-    Among, Cut, Describe, Described, FindCut, FindRun, FindSession, FindTurn, LOAD_BYTES_MAX, ListSessions,
-    Load, Loaded, Namesakes, ReadDispensable, ReadEvents, ReadHistory, ReadPreviews, ReadPrompt, ReadRow,
-    ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused, WAITING_BYTES_MAX, exported,
+    Among, Describe, Described, FindCut, FindRun, FindSession, FindTurn, LOAD_BYTES_MAX, ListSessions, Load,
+    Loaded, Namesakes, ReadDispensable, ReadEvents, ReadHistory, ReadPreviews, ReadPrompt, ReadRow, ReadRows,
+    ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused, WAITING_BYTES_MAX, exported,
 };
 pub use readmitted::{Credential, Readmitted};
-pub use replay::{Position, ReadPosition, ReadSubject, Replay, Replayed, ShowText, SubjectEnd};
+pub use replay::{
+    Position, ReadPosition, ReadSubject, Replay, Replayed, SessionChanged, ShowText, SubjectEnd,
+};
 pub use restore::{Restored, restore};
 pub use tokens::{ReadEstate, ReadTokens, WriteTokens, has_issued};
 pub use usage::{BeginCall, ReadCaches, ReadSpent, RecordUsage, UsageBy, UsageDays, UsageSince};

@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use actix::{Handler, Message, ResponseFuture};
 use bytes::Bytes;
 use clawmux_core::cluster::stamp::{Token, accepts};
-use clawmux_core::conversation::event::Logged;
+use clawmux_core::conversation::event::{Event, Logged};
+use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{Seq, SessionKey};
 use clawmux_core::replica::digest::{Digest, chained};
-use clawmux_core::replica::{Record, Subject, Write};
+use clawmux_core::replica::{Appended, Record, Subject, Write};
 use rusqlite::{OptionalExtension as _, params};
 
 use super::change::{Change, MadeBy};
@@ -58,12 +59,40 @@ pub struct Replay {
 /// What became of a record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Replayed {
-    /// Its change was made.
-    Made,
+    /// Its change was made; of that of a session it is said what it was.
+    Made(Option<SessionChanged>),
     /// Its change was refused, as by every other daemon.
     Refused(Error),
     /// The store had it already.
     Known,
+}
+
+/// What a record did to a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionChanged {
+    /// The session.
+    pub session: SessionKey,
+    /// The last number that it has now; none where it was deleted.
+    pub head: Option<Seq>,
+    /// Whether a call of it waits for approval from here on.
+    pub is_asked: bool,
+}
+
+impl SessionChanged {
+    fn by(write: &Write) -> Option<Self> {
+        match write {
+            Write::Append(Appended { session, settled, events, .. }) => {
+                let said = settled.iter().flat_map(|(_, segments)| segments).map(Segment::seq);
+                let head = events.iter().map(|logged| logged.seq).chain(said).max()?;
+                let is_asked = events.iter().any(|logged| matches!(logged.event, Event::ApprovalAsked(_)));
+                Some(Self { session: session.clone(), head: Some(head), is_asked })
+            }
+            Write::Delete { session, .. } => {
+                Some(Self { session: session.clone(), head: None, is_asked: false })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Asks how far the store is in the log of its cluster.
@@ -260,7 +289,7 @@ impl Writer {
                 (Replayed::Refused(error), record.stamp.token)
             }
             Ok(record) => match self.make(live, &record) {
-                Ok(()) => (Replayed::Made, record.stamp.token),
+                Ok(()) => (Replayed::Made(SessionChanged::by(&record.write)), record.stamp.token),
                 Err(Failure::Refused(error)) => (Replayed::Refused(error), record.stamp.token),
                 Err(error) => return Err(error),
             },

@@ -577,7 +577,7 @@ async fn all_agree(seed: u64, records: usize) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
     for outcome in &outcomes {
         let what = match outcome {
-            Replayed::Made => "made",
+            Replayed::Made(_) => "made",
             Replayed::Refused(error) => error.code.name(),
             Replayed::Known => "known",
         };

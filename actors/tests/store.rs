@@ -10,15 +10,15 @@ use std::process::{Command, Stdio};
 use actix::{Addr, Handler};
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{
-    Among, Append, AskedBy, BeginCall, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession,
-    FindTurn, LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents, ReadHistory, ReadPrompt, ReadRow,
-    ReadSpent, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageBy, UsageGroup,
-    UsageSince,
+    Among, Append, AskedBy, BeginCall, Delete, Describe, Described, FindCut, FindRun, FindSession, FindTurn,
+    LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents, ReadHistory, ReadPrompt, ReadRow, ReadSpent,
+    ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageBy, UsageGroup, UsageSince,
 };
 use clawmux_core::conversation::command::Before;
 use clawmux_core::conversation::context::PAST_IMAGE_BYTES_MAX;
 use clawmux_core::conversation::event::{Cause, Compacted, Event, Forgotten, Logged, Outcome};
 use clawmux_core::conversation::log::usage::UsageRecord;
+use clawmux_core::conversation::order::Cut;
 use clawmux_core::conversation::transcript::{Message, Role, Said, Transcript};
 use clawmux_core::conversation::window::Window;
 use clawmux_core::error::{Error, ErrorCode};

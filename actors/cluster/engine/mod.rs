@@ -12,6 +12,7 @@
 //! | `following` | the log from a record on, in order |
 //! | `buckets` | nodes join, slots are read and written |
 //! | `heartbeats` | who says that it is alive |
+//! | `peers` | questions from node to node, and text as it is said |
 //!
 //! Nothing here decides anything: who may write is what [`clawmux_core::cluster`] says, what a record says is
 //! the store's. Every answer comes within [`ANSWER_MAX`], or is an error that says so. A future that is
@@ -29,6 +30,7 @@ mod buckets;
 mod durability;
 mod following;
 mod heartbeats;
+mod peers;
 mod reading;
 mod site;
 mod streams;
@@ -51,6 +53,7 @@ pub use self::base::{CHUNK_BYTES, Chunked};
 pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
 pub use self::heartbeats::Heartbeats;
+pub use self::peers::{Question, Questions, ReplyTo};
 pub use self::reading::Extent;
 pub use self::site::{Planned, Site};
 use self::subjects::Subjects;

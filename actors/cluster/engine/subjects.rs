@@ -5,9 +5,13 @@
 //! | `PREFIX.log.s.{slot}.{session}` | a session's records; the session as 32 hexadecimal digits |
 //! | `PREFIX.log.k.{hash}` | the guard of a key |
 //! | `PREFIX.log.t.{table}` | the records of what is kept beside sessions |
-//! | `PREFIX.alive.{node}` | heartbeats, which are not stored |
+//! | `PREFIX.alive.{node}` | heartbeats |
+//! | `PREFIX.node.{node}` | what a node is asked |
+//! | `PREFIX.live.{slot}.{session}` | what is said of a session, as it is said |
 //! | `NAME.base.manifest`, `NAME.base.plan` | which base there is, and which one somebody means to write |
 //! | `NAME.base.c.{generation}.{chunk}` | the parts of a base |
+//!
+//! Heartbeats, questions and what is said are not stored.
 //!
 //! PREFIX is the name of the cluster, and from the second generation of its log on that with `--` and the number of the
 //! generation, which no name has in it. So a daemon that knows only an earlier generation reaches nobody of this one.
@@ -22,6 +26,7 @@ use std::sync::Arc;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::{SessionId, Slot};
 use clawmux_core::hex::hex;
+use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::Subject;
 
 /// The longest name of a cluster, in bytes.
@@ -142,6 +147,16 @@ impl Subjects {
         format!("{}.alive.{}", self.prefix, token(node))
     }
 
+    /// What this node is asked.
+    pub(super) fn questions(&self, node: &NodeName) -> String {
+        format!("{}.node.{}", self.prefix, token(node))
+    }
+
+    /// What is said of this session, as it is said.
+    pub(super) fn live(&self, session: &SessionKey) -> String {
+        format!("{}.live.{}.{}", self.prefix, Slot::of(session).number(), SessionId::of(session))
+    }
+
     /// The heartbeats of all nodes.
     pub(super) fn all_alive(&self) -> String {
         format!("{}.alive.*", self.prefix)
@@ -181,7 +196,6 @@ pub(super) fn token(node: &NodeName) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clawmux_core::ids::SessionKey;
     use proptest::prelude::*;
 
     use super::*;
@@ -192,6 +206,7 @@ mod tests {
         let subjects = names.of(1);
         let session = SessionKey::parse("main:websocket:ada:main").unwrap();
         let slot = Slot::of(&session);
+        assert_eq!(subjects.live(&session), "clawmux.live.228.e41824f2ab516549e0639172ced548ab");
         let session = subjects.of(&Subject::Session(session), slot);
         assert_eq!(session, "clawmux.log.s.228.e41824f2ab516549e0639172ced548ab");
         assert_eq!(subjects.of(&Subject::Table("jobs"), Slot::new(1)), "clawmux.log.t.jobs");
@@ -201,6 +216,7 @@ mod tests {
         assert_eq!(subjects.nodes().key("a"), "$KV.clawmux_nodes.a");
         assert_eq!(subjects.alive(&NodeName::new("a.b c*")), "clawmux.alive.a=2Eb=20c=2A");
         assert_eq!(subjects.alive(&NodeName::new("")), "clawmux.alive.=");
+        assert_eq!(subjects.questions(&NodeName::new("a.b")), "clawmux.node.a=2Eb");
         assert_eq!(names.of(12).log(), "clawmux--12.log.>");
         assert_eq!(names.of(12).slots().stream(), "KV_clawmux--12_slots");
         assert_eq!((names.base_stream(), names.base()), ("clawmux_BASE".into(), "clawmux.base.>".into()));

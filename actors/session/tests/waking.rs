@@ -138,7 +138,7 @@ async fn what_recovery_decided_is_not_published_before_it_is_written() {
         let conversation = (conversation, Account::default());
         let session =
             Session::new(conversation, Vec::new(), profile, deps, supervisor.into(), Subscribers::default());
-        assert_eq!(session.published, in_log, "{recovery:?}");
+        assert_eq!(session.drop_guard.audience.published, in_log, "{recovery:?}");
     }
 }
 

@@ -13,6 +13,7 @@ use clawmux_core::conversation::command::Before;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::log::record;
 use clawmux_core::conversation::log::segment::Segment;
+use clawmux_core::conversation::order::Cut;
 use clawmux_core::conversation::reply::{Preview, UnderWay};
 use clawmux_core::conversation::transcript::{Entry, History, Message, Role, Said, Transcript};
 use clawmux_core::error::{Error, ErrorCode};
@@ -90,17 +91,6 @@ pub struct FindCut {
     pub session: SessionKey,
     /// How many.
     pub keep: usize,
-}
-
-/// Where a conversation is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Runs that ended up to this number are forgotten.
-    pub up_to: Seq,
-    /// Messages that are kept.
-    pub kept: usize,
-    /// Messages that are forgotten.
-    pub forgotten: usize,
 }
 
 /// Runs that are remembered, newest first, from the one prompted with a number on; the columns are

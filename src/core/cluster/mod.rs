@@ -11,6 +11,7 @@
 //! | [`slot`] | which slot and which subject a session has, and which node a slot should have |
 //! | [`stamp`] | what every record carries, and which of them count |
 //! | [`membership`] | who is alive, by what was heard |
+//! | [`peer`] | what nodes ask each other about sessions, and tell |
 //! | [`ownership`] | how a slot is claimed, held and handed over, and how its sessions' records are written |
 //! | [`base`] | with what a log begins, and whether a store may follow it |
 //!
@@ -21,5 +22,6 @@ pub mod base;
 pub mod membership;
 pub mod node;
 pub mod ownership;
+pub mod peer;
 pub mod slot;
 pub mod stamp;

@@ -11,6 +11,7 @@ pub mod follow;
 pub mod lane;
 pub mod log;
 pub mod notes;
+pub mod order;
 pub mod outbox;
 pub mod reply;
 pub mod router;

@@ -21,7 +21,7 @@ pub mod record;
 pub mod spoken;
 #[cfg(test)]
 mod tests;
-mod value;
+pub(crate) mod value;
 mod values;
 pub mod write;
 

@@ -12,14 +12,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value as Json};
 
+use crate::conversation::log::record::{failure_from_json, failure_to_json};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{
-    AgentId, CallId, JobId, LaneName, Owner, PluginName, RunId, Seq, SessionKey, SubAgentId, TeamId,
+    AgentId, ApprovalId, CallId, JobId, LaneName, Owner, PluginName, RunId, Seq, SessionKey, SubAgentId,
+    TeamId,
 };
 use crate::time::Timestamp;
 
 /// A value that can stand in a record.
-pub(super) trait Value: Sized {
+pub(crate) trait Value: Sized {
     /// It, as JSON; null where it is none.
     fn to_json(&self) -> Json;
 
@@ -31,7 +33,7 @@ pub(super) trait Value: Sized {
 }
 
 /// What can't be read of a record.
-pub(super) fn unreadable(why: impl std::fmt::Display) -> Error {
+pub(crate) fn unreadable(why: impl std::fmt::Display) -> Error {
     ErrorCode::InvalidRequest.error(format!("a record can't be read: {why}"))
 }
 
@@ -48,7 +50,7 @@ fn expected(what: &str, found: &Json) -> Error {
 }
 
 /// Puts a field into an object, but for one that is none.
-pub(super) fn put(object: &mut Map<String, Json>, name: &str, value: &impl Value) {
+pub(crate) fn put(object: &mut Map<String, Json>, name: &str, value: &impl Value) {
     match value.to_json() {
         Json::Null => {}
         json => drop(object.insert(name.to_owned(), json)),
@@ -56,14 +58,14 @@ pub(super) fn put(object: &mut Map<String, Json>, name: &str, value: &impl Value
 }
 
 /// Takes a field out of an object.
-pub(super) fn take<T: Value>(object: &mut Map<String, Json>, name: &str) -> Result<T, Error> {
+pub(crate) fn take<T: Value>(object: &mut Map<String, Json>, name: &str) -> Result<T, Error> {
     T::from_json(object.remove(name).unwrap_or_default()).map_err(|mut error| {
         error.message = format!("{}, at {name}", error.message);
         error
     })
 }
 
-pub(super) fn object(json: Json) -> Result<Map<String, Json>, Error> {
+pub(crate) fn object(json: Json) -> Result<Map<String, Json>, Error> {
     match json {
         Json::Object(object) => Ok(object),
         json => Err(expected("an object", &json)),
@@ -71,7 +73,7 @@ pub(super) fn object(json: Json) -> Result<Map<String, Json>, Error> {
 }
 
 /// The only entry of an object, of which a variant has its name.
-pub(super) fn variant(json: Json) -> Result<(String, Json), Error> {
+pub(crate) fn variant(json: Json) -> Result<(String, Json), Error> {
     let mut entries = object(json)?.into_iter();
     match (entries.next(), entries.next()) {
         (Some(entry), None) => Ok(entry),
@@ -80,7 +82,7 @@ pub(super) fn variant(json: Json) -> Result<(String, Json), Error> {
 }
 
 /// A variant by its name.
-pub(super) fn named(name: &str, json: Json) -> Json {
+pub(crate) fn named(name: &str, json: Json) -> Json {
     Json::Object(Map::from_iter([(name.to_owned(), json)]))
 }
 
@@ -157,7 +159,7 @@ macro_rules! names {
     )+};
 }
 
-pub(super) use {fields, names, variants};
+pub(crate) use {fields, names, variants};
 
 impl Value for Json {
     fn to_json(&self) -> Json {
@@ -235,7 +237,7 @@ macro_rules! texts {
     )+};
 }
 
-texts!(AgentId, CallId, JobId, LaneName, PluginName, RunId, SubAgentId, TeamId);
+texts!(AgentId, ApprovalId, CallId, JobId, LaneName, PluginName, RunId, SubAgentId, TeamId);
 
 impl Value for SessionKey {
     fn to_json(&self) -> Json {
@@ -312,12 +314,12 @@ impl<const N: usize> Value for [u8; N] {
 }
 
 /// The bytes that a text is in Base64.
-pub(super) fn bytes(text: &str) -> Result<Vec<u8>, Error> {
+pub(crate) fn bytes(text: &str) -> Result<Vec<u8>, Error> {
     BASE64.decode(text).map_err(unreadable)
 }
 
 /// What bytes are in Base64.
-pub(super) fn text_of(bytes: &[u8]) -> Json {
+pub(crate) fn text_of(bytes: &[u8]) -> Json {
     BASE64.encode(bytes).into()
 }
 
@@ -404,13 +406,19 @@ impl Value for Map<String, Json> {
     }
 }
 
-/// Its code and its message: all that is kept of one.
+/// Its code and its message, and with a detail that, as event logs have it.
 impl Value for Error {
     fn to_json(&self) -> Json {
-        Json::Array(vec![self.code.name().into(), self.message.as_str().into()])
+        match &self.detail {
+            Some(_) => failure_to_json(self),
+            None => Json::Array(vec![self.code.name().into(), self.message.as_str().into()]),
+        }
     }
 
     fn from_json(json: Json) -> Result<Self, Error> {
+        if json.is_object() {
+            return failure_from_json(&json);
+        }
         let (code, message) = <(String, String)>::from_json(json)?;
         let code = ErrorCode::from_name(&code).unwrap_or(ErrorCode::Internal);
         Ok(code.error(message))

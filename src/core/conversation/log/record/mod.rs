@@ -275,6 +275,19 @@ pub fn read_settings(body: &[u8]) -> Result<Settings, Error> {
     })
 }
 
+/// An error as it stands in event logs. Of what is about who is let in, or about files, the detail is left out.
+pub(crate) fn failure_to_json(error: &Error) -> Value {
+    serde_json::to_value(failure(error)).unwrap_or_default()
+}
+
+/// The error that this was made of.
+///
+/// # Errors
+/// `Internal` where it is none.
+pub(crate) fn failure_from_json(json: &Value) -> Result<Error, Error> {
+    error(Deserialize::deserialize(json).map_err(|why| unreadable(ENDED, why))?)
+}
+
 /// The event of this kind with this body; attachments are without their data.
 ///
 /// # Errors

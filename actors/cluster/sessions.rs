@@ -1,0 +1,209 @@
+//! What becomes of slots, told to this daemon's sessions, and where each session is written.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use actix::{Context, Handler, Message, MessageResult, Recipient, ResponseFuture};
+use clawmux_core::cluster::node::NodeName;
+use clawmux_core::cluster::ownership::appender::Input as News;
+use clawmux_core::cluster::slot::Slot;
+use clawmux_core::cluster::stamp::Stamp;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::SessionKey;
+use clawmux_core::replica::Subject;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::remote::{GetRemote, Locate, ToOthers};
+use super::writing::{Answer, Stage, Waiting, What, Writing};
+use super::{Cluster, SLOT_WAIT_MS, away, now_ms};
+use crate::mirror::remote::{Place, SlotNews};
+use crate::store::Replayed;
+
+/// How long the sessions of a slot that is to be given away have until the end of their step.
+const VACATE_MAX: Duration = Duration::from_secs(10);
+
+/// From here on this is told what becomes of slots; first of those that are held.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Attend(pub Recipient<SlotNews>);
+
+/// Who is told, and who waits.
+#[derive(Default)]
+pub(super) struct Sessions {
+    told: Option<Recipient<SlotNews>>,
+    /// Slots whose sessions were told to end.
+    vacating: HashSet<Slot>,
+    /// The other daemons' slots, as they were told last.
+    owners: HashMap<Slot, NodeName>,
+    /// Those who wait until somebody owns a session, and since when.
+    waiting: Vec<(SessionKey, u64, Located)>,
+}
+
+type Located = oneshot::Sender<Result<Place, Error>>;
+
+impl Sessions {
+    pub(super) fn gained(&mut self, slot: Slot) {
+        self.owners.remove(&slot);
+        self.tell(SlotNews::Gained(slot));
+    }
+
+    pub(super) fn lost(&mut self, slot: Slot) {
+        self.vacating.remove(&slot);
+        self.tell(SlotNews::Lost(slot));
+    }
+
+    /// Whether sessions of this slot may still be awake, though they were told to end.
+    pub(super) fn is_awake(&self, slot: Slot) -> bool {
+        self.vacating.contains(&slot)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "lost, a session would have two owners here, or none")]
+    fn tell(&self, news: SlotNews) {
+        if let Some(told) = &self.told {
+            told.do_send(news);
+        }
+    }
+}
+
+impl Cluster {
+    /// Has the sessions of a slot end, then what is written under it.
+    pub(super) fn vacate(&mut self, slot: Slot, ctx: &mut Context<Self>) {
+        if self.sessions.told.is_none() {
+            return self.close(slot, ctx);
+        }
+        let (vacated, ends) = oneshot::channel();
+        self.sessions.vacating.insert(slot);
+        self.sessions.tell(SlotNews::Vacate(slot, vacated));
+        self.awaited.add(timeout(VACATE_MAX, ends), move |cluster, ended, ctx| {
+            if !cluster.sessions.vacating.remove(&slot) {
+                return;
+            }
+            if ended.is_err() {
+                cluster.sessions.tell(SlotNews::Lost(slot));
+            }
+            cluster.close(slot, ctx);
+        });
+    }
+
+    fn close(&mut self, slot: Slot, ctx: &mut Context<Self>) {
+        for subject in self.subjects_of(slot) {
+            self.tell(&subject, News::Close, ctx);
+        }
+        self.look_whether_vacated(slot, ctx);
+    }
+
+    /// Tells which slots have another owner than before.
+    pub(super) fn tell_of_owners(&mut self) {
+        for slot in Slot::all() {
+            let owner = self.ownership.owner(slot).filter(|owner| **owner != self.settings.node);
+            if let Some(owner) = owner
+                && self.sessions.owners.get(&slot) != Some(owner)
+            {
+                self.sessions.owners.insert(slot, owner.clone());
+                self.sessions.tell(SlotNews::Moved(slot, owner.clone()));
+            }
+        }
+    }
+
+    /// Tells what another daemon did in a session; what was there when this one joined is no news.
+    pub(super) fn tell_of_change(&self, name: &str, stamp: Option<Stamp>, outcome: &Replayed) {
+        let Replayed::Made(Some(changed)) = outcome else { return };
+        let writing = self.awake.get(name).and_then(|subject| self.writings.get(subject));
+        let is_ours = writing.is_some_and(|writing| match &writing.stage {
+            Stage::Awake(appender) => stamp.is_some_and(|stamp| stamp.token == appender.token()),
+            Stage::Asking | Stage::Asleep => false,
+        });
+        if !is_ours && self.catches_up_to.is_none() {
+            self.sessions.tell(SlotNews::Changed(changed.clone()));
+        }
+    }
+
+    /// Says where a session is written, as soon as that is known.
+    fn locate(&mut self, session: SessionKey, since_ms: u64, located: Located, ctx: &mut Context<Self>) {
+        let slot = Slot::of(&session);
+        if self.ownership.token(slot).is_some() {
+            return self.open(session, since_ms, located, ctx);
+        }
+        match self.ownership.owner(slot) {
+            // Whoever does not wait any more has no use for it.
+            Some(owner) if *owner != self.settings.node => {
+                let _ = located.send(Ok(Place::There(owner.clone())));
+            }
+            _ if now_ms().saturating_sub(since_ms) >= SLOT_WAIT_MS => {
+                let _ = located.send(Err(away("no daemon of the cluster owns the session now: try again")));
+            }
+            _ => self.sessions.waiting.push((session, since_ms, located)),
+        }
+    }
+
+    /// Says that a session is written here, once nobody else can write it.
+    fn open(&mut self, session: SessionKey, since_ms: u64, located: Located, ctx: &mut Context<Self>) {
+        let subject = Subject::Session(session.clone());
+        let slot = Slot::of(&session);
+        let writing = self
+            .writings
+            .entry(subject.clone())
+            .or_insert_with(|| Writing::new(self.engine.subject(&subject, slot), slot));
+        if matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
+            let _ = located.send(Ok(Place::Here));
+            return;
+        }
+        let (open, opened) = oneshot::channel();
+        writing.queue.push_back(Waiting { what: What::Open, answer: Answer::of(open) });
+        self.proceed(&subject, ctx);
+        self.awaited.add(opened, move |cluster, opened, ctx| match opened {
+            Ok(Ok(())) => drop(located.send(Ok(Place::Here))),
+            // Another daemon may have it by now.
+            Ok(Err(error)) if error.code == ErrorCode::Unavailable => {
+                cluster.locate(session, since_ms, located, ctx);
+            }
+            Ok(Err(error)) => drop(located.send(Err(error))),
+            Err(_) => drop(located.send(Err(away("the session can't be opened: try again")))),
+        });
+    }
+
+    /// Looks again for those who wait until somebody owns a session.
+    pub(super) fn locate_again(&mut self, ctx: &mut Context<Self>) {
+        for (session, since_ms, located) in std::mem::take(&mut self.sessions.waiting) {
+            self.locate(session, since_ms, located, ctx);
+        }
+    }
+}
+
+impl Handler<Locate> for Cluster {
+    type Result = ResponseFuture<Result<Place, Error>>;
+
+    fn handle(&mut self, Locate(session): Locate, ctx: &mut Self::Context) -> Self::Result {
+        let (located, place) = oneshot::channel();
+        self.locate(session, now_ms(), located, ctx);
+        Box::pin(
+            async move { place.await.unwrap_or_else(|_| Err(away("the session was not found: try again"))) },
+        )
+    }
+}
+
+impl Handler<GetRemote> for Cluster {
+    type Result = MessageResult<GetRemote>;
+
+    fn handle(&mut self, _: GetRemote, ctx: &mut Self::Context) -> Self::Result {
+        MessageResult(ToOthers {
+            cluster: actix::AsyncContext::address(ctx),
+            engine: (*self.engine).clone(),
+            applied: self.progress.subscribe(),
+        })
+    }
+}
+
+impl Handler<Attend> for Cluster {
+    type Result = ();
+
+    fn handle(&mut self, Attend(sessions): Attend, _: &mut Self::Context) {
+        self.sessions.told = Some(sessions);
+        for slot in Slot::all().filter(|slot| self.ownership.token(*slot).is_some()) {
+            self.sessions.gained(slot);
+        }
+        self.sessions.owners.clear();
+        self.tell_of_owners();
+    }
+}
