@@ -79,6 +79,7 @@ fn main() -> ExitCode {
         Command::Skills { name } => operator::skills::run(&global, name.as_deref()),
         Command::Channels { name } => operator::channels::list(&global, name.as_deref()),
         Command::Bus(command) => operator::bus::run(&global, &command),
+        Command::Cluster(command) => operator::cluster::run(&global, &command),
         Command::Channel(command) => operator::channels::run(&global, &command),
         Command::Mcp(command) => operator::mcp::run(&global, &command),
         Command::Usage(options) => operator::usage::run(&global, &options),

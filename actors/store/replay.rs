@@ -1,7 +1,7 @@
 //! Records of a cluster's log, applied in the order of that log, and what only this daemon has of it meanwhile.
 //!
 //! With the changes of a record the store writes down, in the same transaction, that it has it: its place in the log
-//! and the chain over all records up to it. So a store that was cut off goes on behind the last one, and none is
+//! and the chain over all records up to it, but for guards of keys. So a store that was cut off goes on behind the last one, and none is
 //! applied twice or left out. A record that is refused is refused by every daemon alike, and has its place all the same.
 //! So is one that the database or the program fails over: none after it could be applied otherwise.
 //!
@@ -306,8 +306,10 @@ impl Writer {
             )?
             .execute(params![subject, integer(*position), integer(token.0)])?;
         }
+        // The log forgets guards after a day: whoever reads it later has the same without them.
+        let digest = if is_guard { digest } else { chained(&digest, *position, subject, bytes) };
         self.cached("UPDATE meta SET applied = ?, digest = ?")?
-            .execute(params![integer(*position), chained(&digest, *position, subject, bytes)])?;
+            .execute(params![integer(*position), digest])?;
         Ok(outcome)
     }
 

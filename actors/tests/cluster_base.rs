@@ -319,7 +319,38 @@ async fn a_cluster_begins_with_the_store_of_one_home_and_others_take_it() {
     }
     let homes = [a.end().await, b.end().await, c.end().await];
     assert_same(&homes[0].path(), &homes[1].path(), "b took the base and came back");
+    assert_eq!(secret(&homes[0]), secret(&homes[1]));
     assert_same(&homes[0].path(), &homes[2].path(), "c took the base later");
+}
+
+/// The tokens of devices are made of it.
+fn secret(home: &Home) -> Vec<u8> {
+    let db = rusqlite::Connection::open(home.path()).unwrap();
+    db.query_row("SELECT device_secret FROM meta", [], |row| row.get(0)).unwrap()
+}
+
+#[actix::test]
+async fn a_server_that_is_killed_meanwhile_holds_it_up_and_no_more() {
+    let Some(mut server) = NatsServer::start() else { return };
+    let (site, home) = (site(&server).await, Home::with_a_past().await);
+    let mut was_killed = false;
+    let killed = &mut |step| {
+        if matches!(step, Step::Published(..)) && !std::mem::replace(&mut was_killed, true) {
+            server.kill();
+            server.run();
+        }
+        Ok(())
+    };
+    let begun = init(&site, &home.path(), killed).await.unwrap();
+    assert_eq!((begun.base.generation, was_killed), (1, true));
+    let engine = site.open().await.unwrap();
+    assert_eq!(Home::new().settle(&engine).await.unwrap().way, Way::Take);
+    // While it is away a home waits for it, or is told so.
+    let later = Home::new();
+    server.kill();
+    let error = later.settle(&engine).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+    assert_eq!(held(&later.path()).unwrap(), Held::Nothing);
 }
 
 #[actix::test]

@@ -5,7 +5,7 @@
 //! | `chat` | `chat` |
 //! | `session` | `sessions`, `session` |
 //! | `daemon` | `serve` and what looks at the daemon or acts on the whole of it |
-//! | `plugin`, `job`, `memory`, `config` | those |
+//! | `plugin`, `job`, `memory`, `config`, `cluster` | those |
 //! | `access` | `approvals`, `devices`, `tokens` |
 //! | `host` | what needs no daemon: set-up, checks, files, documentation |
 //! | `value` | what options take: numbers, durations, points in time |
@@ -14,6 +14,7 @@ mod access;
 mod bus;
 mod channel;
 mod chat;
+mod cluster;
 mod config;
 mod daemon;
 mod host;
@@ -34,6 +35,7 @@ pub(crate) use self::access::{ApprovalCommand, CreateToken, DeviceCommand, Rotat
 pub(crate) use self::bus::{BusCommand, DlqCommand, WhichLetters};
 pub(crate) use self::channel::ChannelCommand;
 pub(crate) use self::chat::Chat;
+pub(crate) use self::cluster::{Agreed, ClusterCommand};
 pub(crate) use self::config::ConfigCommand;
 pub(crate) use self::daemon::{Actors, ConnectionCommand, Drain, Events, Serve, Usage};
 pub(crate) use self::host::{Doctor, Man, Protocol, Reference, Restore, Setup, Shell, Unit};
@@ -230,6 +232,9 @@ pub(crate) enum Command {
     /// Show how the bus is, or settle messages that it could not take
     #[command(subcommand)]
     Bus(BusCommand),
+    /// Begin, leave or rebuild a cluster, which several daemons are together
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand)]
     Token(TokenCommand),

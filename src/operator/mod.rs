@@ -14,9 +14,11 @@
 //! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `config` | `config get`, `set`, `unset`, `reload` |
 //! | `backup`, `restore`, `drain`, `log` | those |
+//! | `cluster` | `cluster init`, `leave`, `rebuild` |
 //!
 //! | file | what they share |
 //! |---|---|
+//! | `alone` | commands that no daemon may run beside |
 //! | `source` | who answers commands that only read: the daemon or, where none runs, the store |
 //! | `print` | answers and lists: in words, as a table, as JSON |
 //! | `find` | which entry of a list an id or a name means |
@@ -25,6 +27,7 @@
 //! | `table`, `plot`, `amount` | columns, bars, numbers |
 
 pub(crate) mod actors;
+mod alone;
 mod amount;
 pub(crate) mod approvals;
 mod arguments;
@@ -32,6 +35,7 @@ pub(crate) mod backup;
 pub(crate) mod bus;
 mod caches;
 pub(crate) mod channels;
+pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod connections;
 pub(crate) mod devices;

@@ -1,18 +1,17 @@
 //! `clawmux restore`: puts a backup in the place of the store, where no daemon runs.
 
-use clawmux_actors::host::bound::Bound;
 use clawmux_actors::store::{self, Credential, Readmitted};
 use clawmux_core::access::authority::Authority;
 use clawmux_core::config::Config;
 use clawmux_core::time::Timestamp;
 
+use super::alone;
 use super::amount::file_size;
-use crate::admin_client::Link;
 use crate::cli::{Global, Restore};
-use crate::exit::{FAILED, Failure};
+use crate::exit::Failure;
 use crate::terminal::{json_line, one_line, say, tell};
 use crate::when::{now_ms, stamp};
-use crate::{home, question, settings};
+use crate::{question, settings};
 
 /// How many credentials of each kind are named.
 const SHOWN_MAX: usize = 20;
@@ -24,20 +23,9 @@ const SHOWN_MAX: usize = 20;
 /// no terminal. Nothing is changed then.
 pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
     let settings = settings::read(global, &[])?;
-    let running = |who: &str| {
-        let why = format!("a daemon ({who}) runs on {}: stop it first", settings.home.display());
-        Failure::new(FAILED, format!("{why}. Nothing was changed"))
-    };
-    if let Some(who) = home::holder(&settings.home) {
-        return Err(running(&who));
-    }
-    if matches!(Link::open_if_there(&settings.home), Ok(Some(_))) {
-        return Err(running("on its socket"));
-    }
     let store = &settings.config.store.path;
-    home::create(&settings.home)?;
     // Held until all is in its place.
-    let _claim = Bound::new(&settings.home, None, None, None)?;
+    let _claim = alone::claim(&settings.home)?;
     let now_ms = now_ms();
     let at = (Timestamp::from_millis(now_ms), &*stamp(now_ms));
     let config = &settings.config;

@@ -45,7 +45,8 @@ use async_nats::connection::State;
 use clawmux_core::cluster::base::Manifest;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::Slot;
-use clawmux_core::config::BusCredential;
+pub use clawmux_core::config::Durability;
+use clawmux_core::config::{self, BusCredential};
 use clawmux_core::replica::Subject;
 use tokio::sync::Semaphore;
 
@@ -116,13 +117,20 @@ impl Default for EngineSettings {
     }
 }
 
-/// What an acknowledgement must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durability {
-    /// Synced on a majority of the servers, as their monitoring ports say.
-    Required,
-    /// Nobody looks. A power cut may take what was acknowledged.
-    Unchecked,
+impl From<&config::Cluster> for EngineSettings {
+    fn from(config: &config::Cluster) -> Self {
+        Self {
+            name: config.name.clone(),
+            servers: config.servers.clone(),
+            credential: config.credential.clone(),
+            ca_file: config.ca_file.clone(),
+            client_certificate: config.client_certificate.clone(),
+            replicas: config.replicas,
+            max_log_bytes: config.max_log_bytes,
+            monitor: config.monitor.clone(),
+            durability: config.durability,
+        }
+    }
 }
 
 /// The log, the buckets and the heartbeats of one cluster. Clones share a connection and its bounds.

@@ -52,7 +52,7 @@ impl Names {
         if !is_name || name.contains(GENERATION) {
             return Err(format!(
                 "cluster.name: {name:?} is no name of a cluster: give it 1 to {NAME_BYTES_MAX} letters, \
-                 digits, _ and -, but no {GENERATION}"
+                 digits, _ and -, not two - in a row"
             ));
         }
         Ok(Self { name: name.into() })

@@ -21,9 +21,7 @@ pub(crate) fn all(path: &Path) -> BTreeMap<String, Vec<Vec<Value>>> {
     let rows = |name: &str| {
         let what = match name {
             // How often it was opened, and by whom last, is each daemon's.
-            "meta" => {
-                "SELECT applied, digest, sessions, cluster, generation, device_secret FROM meta".to_owned()
-            }
+            "meta" => "SELECT applied, digest, sessions, cluster, generation FROM meta".to_owned(),
             // Those of sessions that are gone go a few at a time.
             "events" | "attachments" => {
                 format!(

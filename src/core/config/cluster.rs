@@ -60,8 +60,12 @@ pub(super) fn cluster(
 fn name(s: &mut Section, r: &mut Report) -> String {
     let name = s.text(r, "name", "clawmux");
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    if !(1..=CLUSTER_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_plain) {
-        let why = format!("cluster.name: expected 1 to {CLUSTER_BYTES_MAX} letters, digits, '-' and '_'");
+    let is_name = (1..=CLUSTER_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain);
+    // Two of them come before the number of a generation.
+    if !is_name || name.contains("--") {
+        let why = format!(
+            "cluster.name: expected 1 to {CLUSTER_BYTES_MAX} letters, digits, '-' and '_', not two '-' in a row"
+        );
         r.complain(&s.origin("name"), format!("{why}, found {name:?}"));
     }
     name

@@ -1588,7 +1588,7 @@ fn a_cluster_that_could_not_work_is_refused_with_what_to_do() {
         (
             "a",
             "name = \"a.b\"\n",
-            "gateway.toml:2: cluster.name: expected 1 to 32 letters, digits, '-' and '_'",
+            "gateway.toml:2: cluster.name: expected 1 to 32 letters, digits, '-' and '_', not two '-' in a row",
         ),
         ("a", "node = \"a*\"\n", "gateway.toml:2: cluster.node: expected 1 to 64 letters"),
         ("a", "replicas = 4\n", "cluster.replicas: expected 3 or 5 (or 1, to try it out), found 4"),

@@ -1,0 +1,35 @@
+//! The arguments of commands about a cluster.
+
+use clap::{Args, Subcommand};
+
+/// What can be done with the cluster that several daemons are.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Begin a cluster with the sessions of this home, where no daemon runs
+    ///
+    /// Makes the streams of the cluster on the servers that [cluster] names, and puts a copy of the store there as its
+    /// base: a daemon of another node whose store is empty takes that when it is started. Refused where there is such
+    /// a cluster already. Files that clients have stored are not part of it. What was stopped half-way can be done
+    /// again.
+    Init,
+    /// Let the store of this home go on alone, where no daemon runs
+    ///
+    /// The store keeps all that it has of the cluster. Afterwards a daemon without [cluster] takes it, and changes
+    /// that it makes are its own. The cluster and its other nodes are left as they are. Before the node can join the
+    /// cluster again, its store has to be moved away.
+    Leave(Agreed),
+    /// Begin a new log of the cluster with the store of this home, where no daemon of the cluster runs
+    ///
+    /// For a log that is lost or damaged, or that has what should not be there. What is in the log and not in this
+    /// store is lost: it says how many records that is, and asks. The other nodes take the new base when their daemons
+    /// are started; one that has more than this store is refused then.
+    Rebuild(Agreed),
+}
+
+/// What is agreed to beforehand.
+#[derive(Args, Debug)]
+pub(crate) struct Agreed {
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}

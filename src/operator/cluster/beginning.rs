@@ -1,0 +1,161 @@
+//! `clawmux cluster init` and `rebuild`: what needs the servers.
+
+use std::io::{IsTerminal, Write, stderr};
+
+use clawmux_actors::cluster::beginning::{self, Begun, Loss, Step};
+use clawmux_actors::cluster::engine::{EngineSettings, Site};
+use clawmux_core::config;
+use clawmux_core::error::Error;
+use serde_json::{Value, json};
+
+use crate::answer::Members as _;
+use crate::cli::{Agreed, Global};
+use crate::exit::{FAILED, Failure};
+use crate::operator::amount::{counted, file_size, grouped};
+use crate::operator::{alone, print};
+use crate::question;
+use crate::settings::Settings;
+
+/// Runs `cluster init`.
+///
+/// # Errors
+/// Status 1 if it can't be done.
+pub(super) fn init(global: &Global, settings: &Settings, cluster: &config::Cluster) -> Result<(), Failure> {
+    let _claim = alone::claim(&settings.home)?;
+    let store = &settings.config.store.path;
+    let mut progress = Progress::new();
+    let begun = actix::System::new().block_on(async {
+        let site = connect(cluster).await?;
+        Ok::<_, Failure>(beginning::init(&site, store, &mut |step| progress.show(&step)).await?)
+    });
+    progress.end();
+    let answer = told(&begun?, settings, cluster);
+    print::answer(global, &answer, |answer| {
+        format!(
+            "the cluster {:?} begins with the store of this home: {}, {}, {}\nstart the daemon here, then those of the \
+             other nodes, whose stores must be empty",
+            answer.text("name"),
+            file_size(answer.number("bytes")),
+            counted(answer.number("sessions"), "session"),
+            counted(answer.number("runs"), "run"),
+        )
+    });
+    Ok(())
+}
+
+/// Runs `cluster rebuild`.
+///
+/// # Errors
+/// Status 1 if it can't be done or the answer is no; 2 if it has to ask and there is no terminal.
+pub(super) fn rebuild(
+    global: &Global,
+    settings: &Settings,
+    cluster: &config::Cluster,
+    agreed: &Agreed,
+) -> Result<(), Failure> {
+    let _claim = alone::claim(&settings.home)?;
+    let store = &settings.config.store.path;
+    let mut progress = Progress::new();
+    let begun = actix::System::new().block_on(async {
+        let site = connect(cluster).await?;
+        let loss = beginning::look_at_loss(&site, store).await?;
+        if !agreed.yes {
+            let option = "Give --yes to rebuild it. Nothing was changed";
+            question::agree(
+                &described(&loss, cluster),
+                "Rebuild the cluster?",
+                option,
+                "nothing was changed",
+            )?;
+        }
+        let begun = beginning::rebuild(&site, store, &loss, &mut |step| progress.show(&step)).await?;
+        Ok::<_, Failure>((begun, loss))
+    });
+    progress.end();
+    let (begun, loss) = begun?;
+    let mut answer = told(&begun, settings, cluster);
+    answer["lost_records"] = json!(loss.records());
+    print::answer(global, &answer, |answer| {
+        format!(
+            "the cluster {:?} has a new log (generation {}), which begins with the store of this home: {}, {}, {}\nthe \
+             store as it was is kept as {}\nstart the daemons of the cluster: they take the new base",
+            answer.text("name"),
+            answer.number("generation"),
+            file_size(answer.number("bytes")),
+            counted(answer.number("sessions"), "session"),
+            counted(answer.number("runs"), "run"),
+            answer.text("kept"),
+        )
+    });
+    Ok(())
+}
+
+async fn connect(cluster: &config::Cluster) -> Result<Site, Failure> {
+    Site::connect(&EngineSettings::from(cluster)).await.map_err(|unusable| Failure::new(FAILED, unusable.why))
+}
+
+fn told(begun: &Begun, settings: &Settings, cluster: &config::Cluster) -> Value {
+    let base = &begun.base;
+    json!({
+        "name": cluster.name,
+        "cluster": base.cluster.as_str(),
+        "generation": base.generation,
+        "bytes": base.bytes,
+        "sessions": begun.report.sessions,
+        "runs": begun.report.runs,
+        "store": settings.config.store.path.display().to_string(),
+        "kept": begun.kept.as_ref().map(|kept| kept.display().to_string()),
+    })
+}
+
+/// What is lost, for people.
+fn described(loss: &Loss, cluster: &config::Cluster) -> String {
+    let lost = match loss.records() {
+        Some(0) => "The log on the servers has no record that this store lacks.".to_owned(),
+        Some(records) => format!(
+            "The log on the servers has {} that this store lacks: what they say is lost.",
+            counted(records, "record")
+        ),
+        None => "The servers do not have the log any more: what was written after that is lost.".to_owned(),
+    };
+    format!(
+        "A new log of the cluster {:?} would begin with the store of this home, which has the present one up to record \
+         {}.\n{lost}\nThe streams of the present log are deleted. Nodes whose stores have more than this one can't join \
+         with them.",
+        cluster.name,
+        grouped(loss.ours.applied)
+    )
+}
+
+/// Shows the progress on a terminal.
+struct Progress {
+    shown: bool,
+    within_line: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { shown: stderr().is_terminal(), within_line: false }
+    }
+
+    fn show(&mut self, step: &Step) -> Result<(), Error> {
+        let said = match step {
+            Step::Copied(_) => "the store is copied".to_owned(),
+            Step::Published(done, of) => {
+                format!("published: {:>3} %", done.saturating_mul(100) / (*of).max(1))
+            }
+            Step::Planned(_) | Step::Made | Step::Committed | Step::Placed => return Ok(()),
+        };
+        if self.shown {
+            let _ = write!(stderr().lock(), "\r{said:<24}");
+            self.within_line = true;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.within_line) {
+            let _ = writeln!(stderr().lock());
+        }
+    }
+}
