@@ -1,7 +1,7 @@
 //! The bus: adapters on a real NATS server.
 
 mod faults;
-mod nats;
+pub mod nats;
 
 use std::process::{Command, Stdio};
 

@@ -22,6 +22,8 @@ mod bus;
 mod channels;
 mod chat;
 mod cli;
+#[cfg(feature = "nats")]
+mod cluster_commands;
 mod commands;
 mod conformance;
 mod context;
