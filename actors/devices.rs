@@ -5,10 +5,14 @@
 //! a time: those that come meanwhile wait in a bounded queue, so that two connections of one new
 //! device get one token. Who is let in is noted with its link before it hears of it, so that none slips
 //! through while its device is revoked: that closes all of its connections at once.
+//!
+//! In a cluster other daemons decide too. What they changed is read anew, between two decisions of this one, and the
+//! connections are closed of devices that were revoked. Requests that wait for approval are known where they came alone.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::access::Admitted;
@@ -28,10 +32,13 @@ use crate::runtime::clock;
 use crate::runtime::deliver::Closer;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{self, Store, WriteDevices};
+use crate::store::{self, Store, TableChanged, WriteDevices, watch};
 
 /// How many may wait for a decision.
 const WAITING_MAX: usize = 1024;
+
+/// How soon the devices are read again where that failed.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// The paired devices.
 pub struct Devices {
@@ -41,6 +48,8 @@ pub struct Devices {
     /// Those who wait while a decision is written down.
     waiting: VecDeque<Question>,
     is_writing: bool,
+    /// Another daemon changed what is written down; dropped when that is read.
+    changed: Option<oneshot::Sender<()>>,
     /// The connections of devices, as what they came; some may be gone.
     live: HashMap<Arc<str>, Vec<(Role, Closer)>>,
     admitted_total: u64,
@@ -92,6 +101,7 @@ impl Devices {
             hub,
             waiting: VecDeque::new(),
             is_writing: false,
+            changed: None,
             live: HashMap::new(),
             admitted_total: 0,
             refused_total: 0,
@@ -108,6 +118,40 @@ impl Devices {
     }
 
     fn go_on(&mut self, ctx: &mut Context<Self>) {
+        if !self.is_writing
+            && let Some(changed) = self.changed.take()
+        {
+            return self.read_again(changed, ctx);
+        }
+        self.decide_waiting(ctx);
+    }
+
+    /// Goes over to what the store has; nothing is decided meanwhile.
+    fn read_again(&mut self, changed: oneshot::Sender<()>, ctx: &mut Context<Self>) {
+        self.is_writing = true;
+        let store = self.store.clone();
+        let read = async move { ask(&store, store::ReadDevices).await.flatten() };
+        ctx.spawn(read.into_actor(self).map(|read, devices, ctx| {
+            devices.is_writing = false;
+            match read {
+                Ok(store::Devices { secret, devices: kept }) => {
+                    for (device, role) in devices.registry.replace(secret, kept) {
+                        devices.close(&device, role);
+                    }
+                    drop(changed);
+                    devices.go_on(ctx);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "what another daemon changed of the devices can't be read");
+                    devices.changed = Some(changed);
+                    ctx.run_later(READ_AGAIN, Self::go_on);
+                    devices.decide_waiting(ctx);
+                }
+            }
+        }));
+    }
+
+    fn decide_waiting(&mut self, ctx: &mut Context<Self>) {
         while !self.is_writing
             && let Some(question) = self.waiting.pop_front()
         {
@@ -232,6 +276,21 @@ impl Actor for Devices {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(WAITING_MAX);
+        let store = self.store.clone();
+        watch(&store, "devices", self, ctx);
+    }
+}
+
+impl Handler<TableChanged> for Devices {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: TableChanged, ctx: &mut Self::Context) -> Self::Result {
+        let (changed, read) = oneshot::channel();
+        self.changed = Some(changed);
+        self.go_on(ctx);
+        Box::pin(async move {
+            let _ = read.await;
+        })
     }
 }
 

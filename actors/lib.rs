@@ -49,6 +49,7 @@ pub mod gateway;
 pub mod host;
 pub mod http;
 pub mod hub;
+pub mod in_cluster;
 pub mod learner;
 pub mod listener;
 pub mod mcp_server;

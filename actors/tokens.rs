@@ -8,6 +8,10 @@
 //! hub, so that none slips through between the two.
 //!
 //! When and from where a credential was used is known at once and written down at most once a minute.
+//!
+//! In a cluster other daemons decide too. What they changed is read anew, between two decisions of this one, and the
+//! connections are closed that it does not uphold. Whether a name is free when it is given out is said by the store.
+//!
 //! What ends soon is warned of in the log once a day, and when it has ended its connections are closed:
 //! those that came with it before its end was set, because it was rotated, do not know of it themselves.
 
@@ -30,6 +34,7 @@ use clawmux_core::ids::Owner;
 use clawmux_core::principal::Principal;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::host::bound::Bound;
 use crate::hub::{Broadcast, Hub, Notice, Whose};
@@ -37,7 +42,7 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{self, ReadEstate, ReadTokens, Store, WriteTokens};
+use crate::store::{self, ReadEstate, ReadTokens, Store, TableChanged, WriteTokens, watch};
 
 /// How many may wait for a decision.
 const WAITING_MAX: usize = 64;
@@ -50,6 +55,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// How long after the end of one its connections are closed, in milliseconds.
 const EXPIRY_GRACE_MS: u64 = 2000;
+
+/// How soon the credentials are read again where that failed.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often the use of one is written down at most.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
@@ -69,6 +77,8 @@ pub struct Tokens {
     /// Those who wait while a decision is carried out.
     waiting: VecDeque<Request<TokenCommand>>,
     is_busy: bool,
+    /// Another daemon changed what is written down; dropped when that is read.
+    changed: Option<oneshot::Sender<()>>,
     revoked_total: u64,
     /// When the use of one was last written down, and whether it was used since.
     noted: BTreeMap<Shown, (Timestamp, bool)>,
@@ -113,6 +123,7 @@ impl Tokens {
             hub,
             waiting: VecDeque::new(),
             is_busy: false,
+            changed: None,
             revoked_total: 0,
             noted: BTreeMap::new(),
             warned: BTreeMap::new(),
@@ -138,6 +149,15 @@ impl Tokens {
     }
 
     fn go_on(&mut self, ctx: &mut Context<Self>) {
+        if !self.is_busy
+            && let Some(changed) = self.changed.take()
+        {
+            return self.read_again(changed, ctx);
+        }
+        self.decide_waiting(ctx);
+    }
+
+    fn decide_waiting(&mut self, ctx: &mut Context<Self>) {
         while !self.is_busy
             && let Some(manage) = self.waiting.pop_front()
         {
@@ -179,6 +199,33 @@ impl Tokens {
             .map(|(), tokens: &mut Self, ctx| {
                 tokens.is_busy = false;
                 tokens.go_on(ctx);
+            })
+        }));
+    }
+
+    /// Goes over to what the store has; nothing is decided meanwhile.
+    fn read_again(&mut self, changed: oneshot::Sender<()>, ctx: &mut Context<Self>) {
+        self.is_busy = true;
+        let store = self.store.clone();
+        let read = async move { ask(&store, ReadTokens).await.flatten() };
+        ctx.spawn(read.into_actor(self).then(|read, tokens, ctx| {
+            let is_read = read.is_ok();
+            match read {
+                Ok(kept) => {
+                    tokens.ledger.replace(kept);
+                    tokens.renew();
+                    drop(changed);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "what another daemon changed of the credentials can't be read");
+                    tokens.changed = Some(changed);
+                    ctx.run_later(READ_AGAIN, Self::go_on);
+                }
+            }
+            tokens.close().into_actor(tokens).map(move |(), tokens: &mut Self, ctx| {
+                tokens.is_busy = false;
+                // What could not be read is read again a moment later.
+                if is_read { tokens.go_on(ctx) } else { tokens.decide_waiting(ctx) }
             })
         }));
     }
@@ -345,6 +392,8 @@ impl Actor for Tokens {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        let store = self.store.clone();
+        watch(&store, "tokens", self, ctx);
         self.look(ctx);
         ctx.run_interval(LOOK, Self::look);
     }
@@ -360,6 +409,19 @@ impl Handler<Request<TokenCommand>> for Tokens {
         }
         self.waiting.push_back(manage);
         self.go_on(ctx);
+    }
+}
+
+impl Handler<TableChanged> for Tokens {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: TableChanged, ctx: &mut Self::Context) -> Self::Result {
+        let (changed, read) = oneshot::channel();
+        self.changed = Some(changed);
+        self.go_on(ctx);
+        Box::pin(async move {
+            let _ = read.await;
+        })
     }
 }
 

@@ -17,6 +17,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
+use tokio::sync::oneshot;
 
 use super::effects::RETRY;
 use super::{AgentSupervisor, Question, SessionEnds};
@@ -302,6 +303,41 @@ impl AgentSupervisor {
                 ctx.run_later(READ_AGAIN, Self::read_again);
             }
         }));
+    }
+
+    /// Goes over to what another daemon changed; nothing is decided meanwhile. Who waits for the end of an agent that is
+    /// over by now is told.
+    pub(super) fn read_changed(&mut self, changed: oneshot::Sender<()>, ctx: &mut Context<Self>) {
+        self.is_busy = true;
+        let store = self.setup.store.clone();
+        let read = async move { ask(&store, ReadAgents).await.flatten() };
+        ctx.spawn(read.into_actor(self).map(|read, supervisor, ctx| {
+            supervisor.is_busy = false;
+            match read {
+                Ok(kept) => {
+                    supervisor.restore(kept);
+                    drop(changed);
+                    supervisor.tell_who_waits();
+                    supervisor.go_on(ctx);
+                }
+                // It reads everything anew then, this too.
+                Err(error) => supervisor.fall(&error, ctx),
+            }
+        }));
+    }
+
+    fn tell_who_waits(&mut self) {
+        let (rules, all) = (&self.rules, Principal::socket());
+        self.awaiting.retain(|agent, askers| {
+            let status = rules.status(&all, agent);
+            if matches!(&status, Ok(status) if !status.state.is_over()) {
+                return true;
+            }
+            for asker in askers.drain(..) {
+                asker.reply(status.clone().map(agent_reply));
+            }
+            false
+        });
     }
 
     /// Asks for everything anew that may be under way.

@@ -8,6 +8,9 @@
 //!
 //! Where something can't be written down nothing of it is done: the supervisor goes back to what is written
 //! once the store can be written again, and asks for everything under way anew, as after a crash.
+//!
+//! In a cluster other daemons have agents too. What they changed is read anew, between two decisions of this one; nothing
+//! is done about it here, since they do it.
 
 mod decisions;
 mod effects;
@@ -34,7 +37,7 @@ use crate::runtime::deliver::{Asker, Deliver};
 use crate::runtime::dispatch::{Located, Request};
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{Health, KeptAgents, ReadAgents, Store};
+use crate::store::{Health, KeptAgents, ReadAgents, Store, TableChanged, watch};
 
 use effects::OpenRequest;
 
@@ -75,6 +78,8 @@ pub struct AgentSupervisor {
     /// Those who wait for the end of an agent.
     awaiting: HashMap<SubAgentId, Vec<Asker>>,
     is_busy: bool,
+    /// Another daemon changed what is written down; dropped when that is read.
+    changed: Option<oneshot::Sender<()>>,
     /// Nothing is decided until it was read what is written.
     is_broken: bool,
     turns_total: u64,
@@ -129,6 +134,7 @@ impl AgentSupervisor {
             waiting: VecDeque::new(),
             awaiting: HashMap::new(),
             is_busy: false,
+            changed: None,
             is_broken: false,
             turns_total: 0,
             retries_total: 0,
@@ -177,6 +183,12 @@ impl AgentSupervisor {
     }
 
     fn go_on(&mut self, ctx: &mut Context<Self>) {
+        if !self.is_busy
+            && !self.is_broken
+            && let Some(changed) = self.changed.take()
+        {
+            return self.read_changed(changed, ctx);
+        }
         while !self.is_busy
             && let Some(question) = self.waiting.pop_front()
         {
@@ -190,6 +202,8 @@ impl Actor for AgentSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        let store = self.setup.store.clone();
+        watch(&store, "agents", self, ctx);
         ctx.run_interval(LAG_CHECK, |supervisor, ctx| {
             if supervisor.line.as_ref().is_some_and(Line::is_lagging)
                 && !supervisor.is_busy
@@ -199,6 +213,19 @@ impl Actor for AgentSupervisor {
                 supervisor.resume(ctx);
             }
         });
+    }
+}
+
+impl Handler<TableChanged> for AgentSupervisor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: TableChanged, ctx: &mut Self::Context) -> Self::Result {
+        let (changed, read) = oneshot::channel();
+        self.changed = Some(changed);
+        self.go_on(ctx);
+        Box::pin(async move {
+            let _ = read.await;
+        })
     }
 }
 

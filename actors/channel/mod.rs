@@ -735,7 +735,7 @@ impl Channel {
 pub struct Configure(pub Option<config::Channel>);
 
 /// Nothing new is begun any more; answered when of every request that went it is written down what became of it,
-/// or after a while.
+/// or after a while. Then it ends.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Land;
@@ -757,21 +757,22 @@ impl Handler<Configure> for Channel {
 }
 
 impl Handler<Land> for Channel {
-    type Result = ResponseFuture<()>;
+    type Result = ResponseActFuture<Self, ()>;
 
     fn handle(&mut self, _: Land, _: &mut Self::Context) -> Self::Result {
         self.round += 1;
         self.is_open = false;
         self.flights.ground(true);
         let flights = self.flights.clone();
-        Box::pin(async move {
+        let landed = async move {
             let over = async {
                 while !flights.are_over() {
                     sleep(LOOK).await;
                 }
             };
             let _ = timeout(LAND_MAX, over).await;
-        })
+        };
+        Box::pin(landed.into_actor(self).map(|(), _, ctx| ctx.stop()))
     }
 }
 

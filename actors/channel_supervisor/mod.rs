@@ -2,6 +2,9 @@
 //! configuration. It is the one way out to people elsewhere: what is said over a channel that is not configured goes to
 //! the bus, where there is one.
 //!
+//! In a cluster one daemon at a time has channels and the bus ([`Lead`]); what a session of another one has said is in
+//! the store here, too.
+//!
 //! What platforms send to `/webhook/NAME` finds its channel in [`Webhooks`], and asks nobody here.
 
 mod webhooks;
@@ -18,15 +21,17 @@ use clawmux_core::ids::Owner;
 use clawmux_core::prompt::answer_to::BUS_CHANNEL;
 use futures::future::join_all;
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use crate::bus::{self, AskDeadLetters, Bus, End};
 use crate::channel::{Channel, Configure, Land, LetIn, ShutOut, Surroundings, Unsent};
 use crate::runtime::ask::ask;
+use crate::runtime::lead::Lead;
 use crate::runtime::line::Begin;
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe};
 use crate::runtime::say::{OutboxGrew, Say};
 use crate::runtime::supervision::{Down, Guard, Restarts};
+use crate::store::{TableChanged, watch};
 
 pub use webhooks::{Delivered, Webhooks};
 
@@ -39,10 +44,14 @@ const MAILBOX: usize = 256;
 pub struct ChannelSupervisor {
     around: Surroundings,
     configured: Vec<config::Channel>,
+    /// Whether they are served here.
+    leads: bool,
+    /// Channels that come to their end because they are served elsewhere.
+    landing: usize,
     /// None until sessions can be asked.
     sessions: Option<Begin>,
     channels: BTreeMap<String, Entry>,
-    shared: watch::Sender<Arc<Doors>>,
+    shared: watch::Sender<Option<Arc<Doors>>>,
     generation: u64,
     bus: BusEntry,
 }
@@ -108,12 +117,14 @@ pub struct SettleUnsent {
 }
 
 impl ChannelSupervisor {
-    /// For these channels and this bus, which are started once sessions can be asked.
+    /// For these channels and this bus, which are started once sessions can be asked; where this daemon does not lead
+    /// its cluster, once it does.
     pub fn new(
         configured: Vec<config::Channel>,
         around: Surroundings,
         bus: Option<config::Bus>,
         around_bus: bus::Surroundings,
+        leads: bool,
     ) -> Self {
         let bus = BusEntry {
             around: around_bus,
@@ -128,6 +139,8 @@ impl ChannelSupervisor {
             bus,
             around,
             configured,
+            leads,
+            landing: 0,
             sessions: None,
             channels: BTreeMap::new(),
             shared: watch::Sender::default(),
@@ -138,6 +151,19 @@ impl ChannelSupervisor {
     /// Where webhook requests find their channels, as they come and go.
     pub fn webhooks(&self) -> Webhooks {
         Webhooks::new(self.shared.subscribe(), self.around.tools.clone())
+    }
+
+    /// Starts what is configured and not there, where it is served here.
+    fn begin_all(&mut self, ctx: &Context<Self>) {
+        if self.leads && self.landing == 0 {
+            for config in self.configured.clone() {
+                if !self.channels.contains_key(&config.name) {
+                    self.begin(config, Restarts::default(), ctx);
+                }
+            }
+            self.begin_bus(ctx);
+        }
+        self.share();
     }
 
     fn begin(&mut self, config: config::Channel, restarts: Restarts, ctx: &Context<Self>) {
@@ -153,7 +179,7 @@ impl ChannelSupervisor {
 
     /// Starts the bus, where one is configured and none is there.
     fn begin_bus(&mut self, ctx: &Context<Self>) {
-        let (Some(sessions), None) = (self.sessions.clone(), &self.bus.to) else { return };
+        let (Some(sessions), None, true) = (self.sessions.clone(), &self.bus.to, self.leads) else { return };
         let Some(config) = self.bus.configured.clone() else { return };
         self.generation += 1;
         let guard = Guard::new(BUS_CHANNEL, self.generation, ctx.address().recipient());
@@ -188,7 +214,7 @@ impl ChannelSupervisor {
         };
         let there = self.channels.iter().filter(|(_, entry)| entry.is_configured);
         let doors = there.filter_map(|(name, entry)| Some((name.clone(), door(entry)?)));
-        self.shared.send_replace(Arc::new(doors.collect()));
+        self.shared.send_replace(self.leads.then(|| Arc::new(doors.collect())));
     }
 
     fn named(&self, name: &str) -> Result<Addr<Channel>, Error> {
@@ -209,6 +235,23 @@ impl Actor for ChannelSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        let store = self.around.store.clone();
+        watch(&store, "channels", self, ctx);
+    }
+}
+
+/// Another daemon of the cluster has something said.
+impl Handler<TableChanged> for ChannelSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, _: TableChanged, _: &mut Self::Context) {
+        // One that is not heard is found when the channel or the bus next looks.
+        for (name, entry) in &self.channels {
+            let _ = entry.to.try_send(OutboxGrew(name.clone()));
+        }
+        if let Some(bus) = &self.bus.to {
+            let _ = bus.outbox.try_send(OutboxGrew(BUS_CHANNEL.to_owned()));
+        }
     }
 }
 
@@ -218,11 +261,7 @@ impl Handler<Begin> for ChannelSupervisor {
 
     fn handle(&mut self, begin: Begin, ctx: &mut Self::Context) {
         self.sessions = Some(begin);
-        for config in std::mem::take(&mut self.configured) {
-            self.begin(config, Restarts::default(), ctx);
-        }
-        self.share();
-        self.begin_bus(ctx);
+        self.begin_all(ctx);
     }
 }
 
@@ -232,15 +271,16 @@ impl Handler<Reconfigure> for ChannelSupervisor {
     fn handle(&mut self, Reconfigure(configured, bus): Reconfigure, ctx: &mut Self::Context) {
         self.bus.configured = bus;
         self.bus.restarts = Restarts::default();
-        match &self.bus.to {
-            None => self.begin_bus(ctx),
+        self.configured = configured;
+        if let Some(bus) = &self.bus.to
+            && self.bus.config != self.bus.configured
+        {
             // When it is gone, another one is started as it is configured then.
-            Some(bus) if self.bus.config != self.bus.configured => drop(bus.end.try_send(End)),
-            Some(_) => {}
+            let _ = bus.end.try_send(End);
         }
         // An actor stays that was there once: two of one channel would send everything twice.
         for entry in self.channels.values_mut() {
-            let now = configured.iter().find(|config| config.name == entry.config.name);
+            let now = self.configured.iter().find(|config| config.name == entry.config.name);
             if now == Some(&entry.config) && entry.is_configured {
                 continue;
             }
@@ -251,13 +291,44 @@ impl Handler<Reconfigure> for ChannelSupervisor {
             // One that is gone is started anew as it is configured now.
             let _ = entry.to.try_send(Configure(now.cloned()));
         }
-        for config in configured {
-            if !self.channels.contains_key(&config.name) {
-                self.begin(config, Restarts::default(), ctx);
-            }
-        }
-        self.share();
+        self.begin_all(ctx);
     }
+}
+
+impl Handler<Lead> for ChannelSupervisor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, Lead(leads): Lead, ctx: &mut Self::Context) -> Self::Result {
+        let led = std::mem::replace(&mut self.leads, leads);
+        if leads || !led {
+            self.begin_all(ctx);
+            return Box::pin(async {});
+        }
+        let all: Vec<Addr<Channel>> =
+            std::mem::take(&mut self.channels).into_values().map(|entry| entry.to).collect();
+        let bus = self.bus.to.take().map(|bus| bus.end);
+        self.share();
+        self.landing += 1;
+        let (landed, over) = oneshot::channel::<()>();
+        ctx.spawn(land(all, bus).into_actor(self).map(move |(), supervisor, ctx| {
+            supervisor.landing -= 1;
+            supervisor.begin_all(ctx);
+            drop(landed);
+        }));
+        Box::pin(async move {
+            let _ = over.await;
+        })
+    }
+}
+
+/// Has channels and the bus come to their end.
+async fn land(channels: Vec<Addr<Channel>>, bus: Option<Recipient<End>>) {
+    let ended = async move {
+        if let Some(end) = bus {
+            let _ = end.send(End).await;
+        }
+    };
+    futures::join!(join_all(channels.iter().map(|to| to.send(Land))), ended);
 }
 
 impl Handler<PairPeer> for ChannelSupervisor {
@@ -342,18 +413,12 @@ impl Handler<LandAll> for ChannelSupervisor {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: LandAll, _: &mut Self::Context) -> Self::Result {
-        let all: Vec<Addr<Channel>> = self.channels.values().map(|entry| entry.to.clone()).collect();
-        // It is not started again.
+        // None is started again.
         self.bus.configured = None;
-        let bus = self.bus.to.as_ref().map(|bus| bus.end.clone());
-        Box::pin(async move {
-            let ended = async move {
-                if let Some(end) = bus {
-                    let _ = end.send(End).await;
-                }
-            };
-            futures::join!(join_all(all.iter().map(|to| to.send(Land))), ended);
-        })
+        self.configured.clear();
+        let all = std::mem::take(&mut self.channels).into_values().map(|entry| entry.to).collect();
+        self.share();
+        Box::pin(land(all, self.bus.to.as_ref().map(|bus| bus.end.clone())))
     }
 }
 
@@ -363,6 +428,9 @@ impl ChannelSupervisor {
             return;
         }
         self.bus.to = None;
+        if !self.leads {
+            return;
+        }
         if self.bus.config != self.bus.configured {
             // It was ended.
             return self.begin_bus(ctx);

@@ -30,7 +30,7 @@ const BODY_OF_MANY_MAX: Duration = Duration::from_secs(1);
 /// The channels that take webhook requests: one value, which the supervisor swaps when one comes or goes.
 #[derive(Clone, Debug)]
 pub struct Webhooks {
-    doors: watch::Receiver<Arc<Doors>>,
+    doors: watch::Receiver<Option<Arc<Doors>>>,
     tools: Tools,
     reading: Arc<Semaphore>,
 }
@@ -65,7 +65,7 @@ pub enum Delivered {
 }
 
 impl Webhooks {
-    pub(super) fn new(doors: watch::Receiver<Arc<Doors>>, tools: Tools) -> Self {
+    pub(super) fn new(doors: watch::Receiver<Option<Arc<Doors>>>, tools: Tools) -> Self {
         Self { doors, tools, reading: Arc::new(Semaphore::new(READING_MAX)) }
     }
 
@@ -77,7 +77,10 @@ impl Webhooks {
         header: impl Fn(&str) -> Option<&'a str>,
         body: impl Future<Output = Option<Vec<u8>>>,
     ) -> Delivered {
-        let Some(door) = self.doors.borrow().get(channel).cloned() else { return Delivered::Unknown };
+        let Some(doors) = self.doors.borrow().clone() else {
+            return Delivered::Later("another daemon of the cluster has the channels".to_owned());
+        };
+        let Some(door) = doors.get(channel).cloned() else { return Delivered::Unknown };
         let loaded = match self.tools.named(&door.adapter).await {
             Ok(loaded) => loaded,
             Err(error) => return Delivered::Later(error.message),

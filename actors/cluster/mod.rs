@@ -15,32 +15,39 @@
 //! |---|---|
 //! | [`engine`] | everything that is asked of JetStream |
 //! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
+//! | `joining` | how a daemon comes to take part |
+//! | `status` | how it is, and whether anything can be written |
 //! | `writing` | what is to be written under one subject, in order |
 //! | `sessions` | tells this daemon's sessions what becomes of slots, and where each is written |
 //! | [`remote`] | the other daemons, for this one's sessions |
 //! | [`peers`] | what other daemons ask about this one's sessions |
 //!
-//! A change of a session that another daemon owns is refused: its orders go there.
+//! A session is written by the owner of its slot: a change of one that another daemon owns is refused, its orders go
+//! there. What is kept beside sessions (a table) is owned by nobody: every daemon writes it, once it has joined, and its
+//! epoch is the token of its records. Whether such a change can be made is decided when it is applied, by every store
+//! alike; who asked for it is told then.
 //!
 //! Deliberately absent: a purge of the log. A replica is whole when it has the last record that there was, so that one
 //! has to be there.
 
 pub mod beginning;
 pub mod engine;
+pub(crate) mod joining;
 pub mod peers;
 pub mod remote;
 mod sessions;
+mod status;
 mod writing;
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::{
     Actor, ActorContext as _, Addr, AsyncContext as _, Context, Handler, Message, SpawnHandle, StreamHandler,
 };
 use bytes::Bytes;
-use clawmux_core::cluster::node::{Heartbeat, NodeName};
+use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::ownership::appender::{Action as Deed, Appender, Input as News};
 use clawmux_core::cluster::ownership::slots::{Action, Input, Ownership};
 use clawmux_core::cluster::slot::Slot;
@@ -55,9 +62,12 @@ use tokio::sync::watch;
 use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd, Submission};
-use engine::{Engine, Published, RECORD_BYTES_MAX};
-use writing::{Answer, Stage, Waiting, What, Writing, slot_of};
+use crate::store::{
+    ChangedElsewhere, ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd, Submission,
+};
+use engine::{Beat, Engine, Published, RECORD_BYTES_MAX};
+use status::Outlook;
+use writing::{Answer, Stage, Waiting, What, Writing};
 
 /// How often slots and records that wait are looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -100,6 +110,10 @@ pub struct Cluster {
     awake: HashMap<String, Subject>,
     /// Whose appenders want to know what time it is, or that wait for their slot.
     restless: HashSet<Subject>,
+    /// Under which tables are written; none before it has joined.
+    epoch: Option<Token>,
+    /// Every token of a slot that this process had.
+    own: HashSet<Token>,
     /// How many records this process has numbered.
     records: u64,
     /// The last record that the store has applied.
@@ -110,11 +124,14 @@ pub struct Cluster {
     stalled: HashSet<Subject>,
     /// The same as `applied`, for those who wait for it.
     progress: watch::Sender<u64>,
+    /// Who answers other daemons, once sessions can be asked.
+    peers: Option<Addr<peers::Peers>>,
     /// Who is told what becomes of slots.
     sessions: sessions::Sessions,
     /// Those whose key is another run's, told when the store has this place of the log.
     taken: Vec<(u64, Answer)>,
     figures: Figures,
+    outlook: Outlook,
     awaited: Awaited<Self>,
 }
 
@@ -129,7 +146,15 @@ struct Figures {
 }
 
 /// A record that the store has applied, or why none can be.
-struct Fed(Result<(u64, String, Option<Stamp>, Replayed), NotFed>);
+struct Fed(Result<(Followed, Replayed), NotFed>);
+
+/// A record of the log.
+struct Followed {
+    subject: String,
+    position: u64,
+    stamp: Option<Stamp>,
+    record: Bytes,
+}
 
 /// Why a record was not applied.
 enum NotFed {
@@ -140,7 +165,7 @@ enum NotFed {
 }
 
 /// A heartbeat that came.
-struct Heard(Heartbeat);
+struct Heard(Beat);
 
 /// Begins with the log anew.
 #[derive(Message)]
@@ -172,15 +197,19 @@ impl Cluster {
                 writings: HashMap::new(),
                 awake: HashMap::new(),
                 restless: HashSet::new(),
+                epoch: None,
+                own: HashSet::new(),
                 records: 0,
                 applied: 0,
                 catches_up_to: None,
                 following: None,
                 stalled: HashSet::new(),
                 progress: watch::Sender::default(),
+                peers: None,
                 sessions: sessions::Sessions::default(),
                 taken: Vec::new(),
                 figures: Figures::default(),
+                outlook: Outlook::new(now_ms()),
                 awaited: Awaited::default(),
             }
         })
@@ -207,6 +236,7 @@ impl Cluster {
                 self.awaited.add(joined, |cluster, joined, ctx| match joined {
                     Ok((epoch, extent)) => {
                         cluster.catches_up_to = Some(extent.last.0);
+                        cluster.epoch = Some(Token(epoch.0));
                         cluster.own(Input::Joined(epoch), ctx);
                         cluster.look_whether_whole(ctx);
                     }
@@ -214,6 +244,7 @@ impl Cluster {
                 });
             }
             Action::Beat(beat) => {
+                let beat = self.outlook.beat(beat);
                 self.awaited.add(async move { engine.beat(&beat).await }, |_, sent, _| {
                     if let Err(why) = sent {
                         tracing::debug!(why, "cluster: a heartbeat was not sent");
@@ -237,8 +268,10 @@ impl Cluster {
                     Err(why) => tracing::debug!(why, "cluster: a slot was not written"),
                 });
             }
-            Action::Gained(slot, _) => {
+            Action::Gained(slot, token) => {
+                self.own.insert(token);
                 self.sessions.gained(slot);
+                self.outlook.gained();
                 for subject in self.subjects_of(slot) {
                     self.proceed(&subject, ctx);
                 }
@@ -246,24 +279,28 @@ impl Cluster {
             Action::Vacate(slot) => self.vacate(slot, ctx),
             Action::Lost(slot) => {
                 self.sessions.lost(slot);
+                self.outlook.lost();
                 for subject in self.subjects_of(slot) {
                     self.tell(&subject, News::Lose, ctx);
                 }
             }
             Action::Released(_) => {}
-            Action::Drained => tracing::info!("cluster: all slots are given away"),
+            Action::Drained => {
+                tracing::info!("cluster: all slots are given away");
+                self.outlook.drained();
+            }
         }
     }
 
     fn subjects_of(&self, slot: Slot) -> Vec<Subject> {
-        let of = self.writings.iter().filter(|(_, writing)| writing.slot == slot);
+        let of = self.writings.iter().filter(|(_, writing)| writing.slot == Some(slot));
         of.map(|(subject, _)| subject.clone()).collect()
     }
 
     fn look_whether_vacated(&mut self, slot: Slot, ctx: &mut Context<Self>) {
         let is_awake = |writing: &Writing| matches!(writing.stage, Stage::Awake(_) | Stage::Asking);
         if !self.sessions.is_awake(slot)
-            && !self.writings.values().any(|writing| writing.slot == slot && is_awake(writing))
+            && !self.writings.values().any(|writing| writing.slot == Some(slot) && is_awake(writing))
         {
             self.own(Input::Vacated(slot), ctx);
         }
@@ -322,13 +359,20 @@ impl Cluster {
         }
     }
 
-    /// Begins to write under a subject, where its slot is ours.
+    /// Under which token a subject can be written now.
+    fn token(&self, writing: &Writing) -> Option<Token> {
+        writing.slot.map_or(self.epoch, |slot| self.ownership.token(slot))
+    }
+
+    /// Begins to write under a subject, where its slot is ours, or none is needed.
     fn wake(&mut self, subject: &Subject) {
+        let Some(writing) = self.writings.get(subject) else { return };
+        let token = self.token(writing);
         let Some(writing) = self.writings.get_mut(subject) else { return };
         if !matches!(writing.stage, Stage::Asleep) {
             return;
         }
-        let Some(token) = self.ownership.token(writing.slot) else {
+        let Some(token) = token else {
             writing.waits_since_ms.get_or_insert_with(now_ms);
             self.restless.insert(subject.clone());
             return;
@@ -346,8 +390,11 @@ impl Cluster {
         let Some(writing) = self.writings.get_mut(subject) else { return };
         self.records += 1;
         let mut deeds = Vec::new();
-        let known = (Sequence(end.last), end.token);
-        let appender = Appender::new(token, RecordId(self.records), known, now_ms(), &mut deeds);
+        let last = Sequence(end.last);
+        let appender = match writing.slot {
+            Some(_) => Appender::new(token, RecordId(self.records), (last, end.token), now_ms(), &mut deeds),
+            None => Appender::shared(token, last, &mut deeds),
+        };
         writing.stage = Stage::Awake(Box::new(appender));
         writing.begun = self.records;
         self.awake.insert(writing.name.clone(), subject.clone());
@@ -359,8 +406,9 @@ impl Cluster {
         if let Some(writing) = self.writings.get_mut(subject) {
             writing.stage = Stage::Asleep;
             writing.refuse_all(error);
-            let slot = writing.slot;
-            self.look_whether_vacated(slot, ctx);
+            if let Some(slot) = writing.slot {
+                self.look_whether_vacated(slot, ctx);
+            }
         }
     }
 
@@ -391,14 +439,22 @@ impl Cluster {
         let (engine, of) = (Rc::clone(&self.engine), (subject.clone(), writing.begun));
         match deed {
             Deed::Publish { attempt, stamp, expected, record, has_guard } => {
-                let take_over = Record { stamp, write: Write::TakeOver(subject.clone()) };
-                let record = record.map_or_else(|| take_over.to_bytes().map(Bytes::from), Ok);
+                let record = match (record, subject) {
+                    (Some(record), _) => Ok(record),
+                    (None, Subject::Session(session)) => {
+                        let take_over = Record { stamp, write: Write::TakeOver(session.clone()) };
+                        take_over.to_bytes().map(Bytes::from)
+                    }
+                    (None, Subject::Table(table)) => {
+                        Err(ErrorCode::Internal.error(format!("{table} is owned by nobody")))
+                    }
+                };
                 let guard = writing.guard.clone().filter(|_| has_guard).map(|guard| {
                     let subject = engine.guard(&guard.hash());
                     let record = Record { stamp, write: Write::Guard(guard) };
                     record.to_bytes().map(|record| (subject, Bytes::from(record)))
                 });
-                let name = writing.name.clone();
+                let (name, begin) = (writing.name.clone(), Instant::now());
                 let published = async move {
                     match (record, guard.transpose()) {
                         (Ok(record), Ok(None)) => engine.publish(&name, expected, record).await,
@@ -410,7 +466,10 @@ impl Cluster {
                 };
                 self.awaited.add(published, move |cluster, published, ctx| {
                     let news = match published {
-                        Published::Acked(sequence) => News::Acked(stamp.record, sequence),
+                        Published::Acked(sequence) => {
+                            cluster.outlook.acked(begin.elapsed());
+                            News::Acked(stamp.record, sequence)
+                        }
                         Published::Transient => {
                             cluster.figures.transient += 1;
                             News::Transient(attempt)
@@ -421,6 +480,7 @@ impl Cluster {
                         }
                         Published::Unknown(why) => {
                             cluster.figures.unknown += 1;
+                            cluster.outlook.unknown(&why);
                             tracing::debug!(
                                 why,
                                 "cluster: what became of a record is not known; it is found out"
@@ -491,12 +551,13 @@ impl Cluster {
                 self.awake.remove(&writing.name);
                 self.restless.insert(subject.clone());
                 self.flows(subject);
-                match outdone {
-                    Some(token) => {
+                match (slot, outdone) {
+                    (Some(slot), Some(token)) => {
                         self.outdone(subject);
                         self.own(Input::Superseded(slot, token), ctx);
                     }
-                    None => self.look_whether_vacated(slot, ctx),
+                    (Some(slot), None) => self.look_whether_vacated(slot, ctx),
+                    (None, _) => {}
                 }
             }
         }
@@ -542,30 +603,53 @@ impl Cluster {
     }
 
     /// The store has applied a record.
-    fn fed(
-        &mut self,
-        name: &str,
-        position: u64,
-        stamp: Option<Stamp>,
-        outcome: Replayed,
-        ctx: &mut Context<Self>,
-    ) {
-        self.progressed(position, ctx);
-        self.tell_of_change(name, stamp, &outcome);
-        let Some(subject) = self.awake.get(name).cloned() else { return };
-        let stamp = stamp.unwrap_or(NO_STAMP);
+    fn fed(&mut self, followed: Followed, outcome: Replayed, ctx: &mut Context<Self>) {
+        self.progressed(followed.position, ctx);
+        self.tell_of_change(followed.stamp, &outcome);
+        let is_made = matches!(outcome, Replayed::Made(_));
+        let is_told = self.answer(&followed, outcome, ctx);
+        if is_made && !is_told {
+            self.tell_who_keeps(&followed);
+        }
+    }
+
+    /// Tells whoever asked for the change of this record here, and says whether anybody did.
+    fn answer(&mut self, followed: &Followed, outcome: Replayed, ctx: &mut Context<Self>) -> bool {
+        let Followed { subject: name, position, stamp, .. } = followed;
+        let Some(subject) = self.awake.get(name).cloned() else { return false };
+        let (position, stamp) = (*position, stamp.unwrap_or(NO_STAMP));
         self.tell(&subject, News::Applied(Sequence(position), stamp), ctx);
-        let Some(writing) = self.writings.get_mut(&subject) else { return };
-        let Stage::Awake(appender) = &writing.stage else { return };
+        let Some(writing) = self.writings.get_mut(&subject) else { return false };
+        let Stage::Awake(appender) = &writing.stage else { return false };
         let is_ours = appender.token() == stamp.token;
-        if let Some((_, answer)) =
-            writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record)
-        {
-            answer.one_is(match outcome {
-                Replayed::Made(_) | Replayed::Known => Ok(()),
-                Replayed::Refused(error) => Err(error),
-            });
-            self.proceed(&subject, ctx);
+        let in_flight = writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record);
+        let Some((_, answer)) = in_flight else { return false };
+        answer.one_is(match outcome {
+            Replayed::Made(_) | Replayed::Known => Ok(()),
+            Replayed::Refused(error) => Err(error),
+        });
+        self.proceed(&subject, ctx);
+        true
+    }
+
+    /// Tells those who keep in memory what this record changed, since nobody here knows of it.
+    fn tell_who_keeps(&mut self, Followed { subject, stamp, record, .. }: &Followed) {
+        let table = self.engine.table_of(subject);
+        let token = stamp.map(|stamp| stamp.token);
+        let is_ours = match table {
+            Some(_) => token == self.epoch,
+            None => token.is_some_and(|token| self.own.contains(&token)),
+        };
+        let spent = || Some(Record::usage_of(record)).filter(|records| !records.is_empty());
+        let changed = match table {
+            Some(table) if table != "calls" => Some(ChangedElsewhere::Table(table)),
+            // What this process wrote for its sessions it knows, and what it spent it counted when it did.
+            _ if is_ours => None,
+            None if Record::may_say(record) => Some(ChangedElsewhere::Table("channels")),
+            _ => spent().map(ChangedElsewhere::Usage),
+        };
+        if let Some(changed) = changed {
+            self.awaited.add(self.store.send(changed), |_, _, _| {});
         }
     }
 
@@ -591,20 +675,24 @@ impl Cluster {
         }
     }
 
-    /// A subject whose slot is not ours waits for it for a while, where nobody has it.
+    /// A subject whose slot is not ours waits for it for a while, where nobody has it; a table until this daemon has
+    /// joined.
     fn wait_or_refuse(&mut self, subject: &Subject, now: u64, ctx: &mut Context<Self>) {
-        let Some(writing) = self.writings.get_mut(subject) else { return };
-        if self.ownership.token(writing.slot).is_some() {
+        let Some(writing) = self.writings.get(subject) else { return };
+        if self.token(writing).is_some() {
             return self.proceed(subject, ctx);
         }
-        let owner = self.ownership.owner(writing.slot).filter(|owner| **owner != self.settings.node);
+        let Some(writing) = self.writings.get_mut(subject) else { return };
+        let owner = writing.slot.and_then(|slot| self.ownership.owner(slot));
+        let owner = owner.filter(|owner| **owner != self.settings.node);
         let waited = writing.waits_since_ms.map_or(0, |since| now.saturating_sub(since));
         if let Some(owner) = owner {
             writing.refuse_all(&away(&format!("it is owned by {owner}, another daemon of the cluster")));
         } else if waited >= SLOT_WAIT_MS {
-            writing.refuse_all(&away(
-                "no daemon of the cluster owns it, and this one could not take it: try again",
-            ));
+            writing.refuse_all(&away(match writing.slot {
+                Some(_) => "no daemon of the cluster owns it, and this one could not take it: try again",
+                None => "this daemon has not joined its cluster yet: try again",
+            }));
         }
         match writing.is_idle() {
             true => drop(self.writings.remove(subject)),
@@ -680,6 +768,7 @@ impl Actor for Cluster {
     fn started(&mut self, ctx: &mut Self::Context) {
         Self::begin_to_wait(ctx);
         ctx.run_interval(TICK, |cluster, ctx| cluster.tick(ctx));
+        self.begin_to_look(ctx);
         let engine = Rc::clone(&self.engine);
         self.awaited.add(async move { engine.heartbeats().await }, |_, heard, ctx| match heard {
             Ok(heard) => drop(ctx.add_stream(heard.map(Heard))),
@@ -701,23 +790,33 @@ impl Handler<Follow> for Cluster {
         };
         self.awaited.add(followed, |cluster, followed, ctx| match followed {
             Ok((applied, records)) => {
+                if applied > cluster.applied {
+                    // Something was applied and nobody said so here: whoever keeps a table reads it.
+                    for table in Subject::TABLES {
+                        let changed = cluster.store.send(ChangedElsewhere::Table(table));
+                        cluster.awaited.add(changed, |_, _, _| {});
+                    }
+                }
                 cluster.progressed(applied, ctx);
                 let (store, mut after) = (cluster.store.clone(), applied);
                 let fed = records.map(move |record| {
                     let replayed = record.map(|record| {
                         let position = record.sequence.0;
-                        let stamp = Record::stamp_of(&record.record);
-                        let subject = record.subject.clone();
+                        let followed = Followed {
+                            subject: record.subject.clone(),
+                            position,
+                            stamp: Record::stamp_of(&record.record),
+                            record: record.record.clone(),
+                        };
                         let replay =
                             Replay { position, after, subject: record.subject, record: record.record };
                         after = position;
-                        (position, subject, stamp, store.send(replay))
+                        (followed, store.send(replay))
                     });
                     async move {
-                        let (position, subject, stamp, replayed) =
-                            replayed.map_err(|why| NotFed::Log(why.to_string()))?;
+                        let (followed, replayed) = replayed.map_err(|why| NotFed::Log(why.to_string()))?;
                         match replayed.await {
-                            Ok(Ok(outcome)) => Ok((position, subject, stamp, outcome)),
+                            Ok(Ok(outcome)) => Ok((followed, outcome)),
                             Ok(Err(error)) => Err(NotFed::Store(error.message)),
                             Err(_) => Err(NotFed::Store("it has stopped".to_owned())),
                         }
@@ -736,7 +835,7 @@ impl Handler<Follow> for Cluster {
 impl StreamHandler<Fed> for Cluster {
     fn handle(&mut self, Fed(fed): Fed, ctx: &mut Self::Context) {
         match fed {
-            Ok((position, name, stamp, outcome)) => self.fed(&name, position, stamp, outcome, ctx),
+            Ok((followed, outcome)) => self.fed(followed, outcome, ctx),
             Err(NotFed::Log(why)) => {
                 tracing::warn!(why, "cluster: the log is followed anew");
                 self.follow_later(ctx);
@@ -759,7 +858,8 @@ impl StreamHandler<Fed> for Cluster {
 
 impl StreamHandler<Heard> for Cluster {
     fn handle(&mut self, Heard(beat): Heard, ctx: &mut Self::Context) {
-        self.own(Input::Heard(&beat), ctx);
+        self.outlook.heard(&beat);
+        self.own(Input::Heard(&beat.heartbeat), ctx);
     }
 
     fn finished(&mut self, _: &mut Self::Context) {}
@@ -768,9 +868,12 @@ impl StreamHandler<Heard> for Cluster {
 impl StreamHandler<Submission> for Cluster {
     fn handle(&mut self, submission: Submission, ctx: &mut Self::Context) {
         let subject = submission.change.subject();
-        let writing = self.writings.entry(subject.clone()).or_insert_with(|| {
-            let slot = slot_of(&subject);
-            Writing::new(self.engine.subject(&subject, slot), slot)
+        let writing = self.writings.entry(subject.clone()).or_insert_with(|| match &subject {
+            Subject::Session(session) => {
+                let slot = Slot::of(session);
+                Writing::new(self.engine.session(session, slot), Some(slot))
+            }
+            Subject::Table(table) => Writing::new(self.engine.table(table), None),
         });
         writing.submit(submission);
         self.proceed(&subject, ctx);
@@ -794,20 +897,6 @@ impl Handler<Observe> for Cluster {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
-        let held = Slot::all().filter(|slot| self.ownership.token(*slot).is_some()).count();
-        let Figures { written, transient, refused, unknown, followed_anew } = &self.figures;
-        let state = json!({
-            "node": self.settings.node.as_str(),
-            "slots": held,
-            "applied": self.applied,
-            "awake": self.awake.len(),
-            "stalled": self.stalled.len(),
-            "written": written,
-            "refused": refused,
-            "transient": transient,
-            "unknown": unknown,
-            "followed_anew": followed_anew,
-        });
-        Observed::leaf("cluster", state)
+        Observed::leaf("cluster", self.state())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use actix::{Context, Handler, Message, MessageResult, Recipient, ResponseFuture};
+use actix::{AsyncContext as _, Context, Handler, MessageResult, Recipient, ResponseFuture, WeakRecipient};
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::ownership::appender::Input as News;
 use clawmux_core::cluster::slot::Slot;
@@ -14,24 +14,25 @@ use clawmux_core::replica::Subject;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::peers::Peers;
 use super::remote::{GetRemote, Locate, ToOthers};
 use super::writing::{Answer, Stage, Waiting, What, Writing};
 use super::{Cluster, SLOT_WAIT_MS, away, now_ms};
-use crate::mirror::remote::{Place, SlotNews};
+use crate::mirror::remote::{Attend, Place, SlotNews};
+use crate::runtime::lead::Lead;
 use crate::store::Replayed;
 
 /// How long the sessions of a slot that is to be given away have until the end of their step.
 const VACATE_MAX: Duration = Duration::from_secs(10);
 
-/// From here on this is told what becomes of slots; first of those that are held.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "()")]
-pub struct Attend(pub Recipient<SlotNews>);
+/// The slot whose owner leads.
+const LEADS: u8 = 0;
 
 /// Who is told, and who waits.
 #[derive(Default)]
 pub(super) struct Sessions {
     told: Option<Recipient<SlotNews>>,
+    leader: Option<WeakRecipient<Lead>>,
     /// Slots whose sessions were told to end.
     vacating: HashSet<Slot>,
     /// The other daemons' slots, as they were told last.
@@ -45,12 +46,23 @@ type Located = oneshot::Sender<Result<Place, Error>>;
 impl Sessions {
     pub(super) fn gained(&mut self, slot: Slot) {
         self.owners.remove(&slot);
+        self.lead(slot, true);
         self.tell(SlotNews::Gained(slot));
     }
 
     pub(super) fn lost(&mut self, slot: Slot) {
         self.vacating.remove(&slot);
+        self.lead(slot, false);
         self.tell(SlotNews::Lost(slot));
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "lost, two daemons would lead, or none")]
+    fn lead(&self, slot: Slot, leads: bool) {
+        if slot.number() == LEADS
+            && let Some(leader) = self.leader.as_ref().and_then(WeakRecipient::upgrade)
+        {
+            leader.do_send(Lead(leads));
+        }
     }
 
     /// Whether sessions of this slot may still be awake, though they were told to end.
@@ -67,6 +79,11 @@ impl Sessions {
 }
 
 impl Cluster {
+    fn to_others(&self, ctx: &Context<Self>) -> ToOthers {
+        let (cluster, applied) = (ctx.address(), self.progress.subscribe());
+        ToOthers { cluster, engine: (*self.engine).clone(), applied }
+    }
+
     /// Has the sessions of a slot end, then what is written under it.
     pub(super) fn vacate(&mut self, slot: Slot, ctx: &mut Context<Self>) {
         if self.sessions.told.is_none() {
@@ -75,6 +92,14 @@ impl Cluster {
         let (vacated, ends) = oneshot::channel();
         self.sessions.vacating.insert(slot);
         self.sessions.tell(SlotNews::Vacate(slot, vacated));
+        let leader = self.sessions.leader.as_ref().filter(|_| slot.number() == LEADS);
+        let resigned = leader.and_then(WeakRecipient::upgrade);
+        let ends = async move {
+            if let Some(leader) = resigned {
+                let _ = leader.send(Lead(false)).await;
+            }
+            let _ = ends.await;
+        };
         self.awaited.add(timeout(VACATE_MAX, ends), move |cluster, ended, ctx| {
             if !cluster.sessions.vacating.remove(&slot) {
                 return;
@@ -107,13 +132,9 @@ impl Cluster {
     }
 
     /// Tells what another daemon did in a session; what was there when this one joined is no news.
-    pub(super) fn tell_of_change(&self, name: &str, stamp: Option<Stamp>, outcome: &Replayed) {
+    pub(super) fn tell_of_change(&self, stamp: Option<Stamp>, outcome: &Replayed) {
         let Replayed::Made(Some(changed)) = outcome else { return };
-        let writing = self.awake.get(name).and_then(|subject| self.writings.get(subject));
-        let is_ours = writing.is_some_and(|writing| match &writing.stage {
-            Stage::Awake(appender) => stamp.is_some_and(|stamp| stamp.token == appender.token()),
-            Stage::Asking | Stage::Asleep => false,
-        });
+        let is_ours = stamp.is_some_and(|stamp| self.own.contains(&stamp.token));
         if !is_ours && self.catches_up_to.is_none() {
             self.sessions.tell(SlotNews::Changed(changed.clone()));
         }
@@ -144,7 +165,7 @@ impl Cluster {
         let writing = self
             .writings
             .entry(subject.clone())
-            .or_insert_with(|| Writing::new(self.engine.subject(&subject, slot), slot));
+            .or_insert_with(|| Writing::new(self.engine.session(&session, slot), Some(slot)));
         if matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
             let _ = located.send(Ok(Place::Here));
             return;
@@ -187,19 +208,16 @@ impl Handler<GetRemote> for Cluster {
     type Result = MessageResult<GetRemote>;
 
     fn handle(&mut self, _: GetRemote, ctx: &mut Self::Context) -> Self::Result {
-        MessageResult(ToOthers {
-            cluster: actix::AsyncContext::address(ctx),
-            engine: (*self.engine).clone(),
-            applied: self.progress.subscribe(),
-        })
+        MessageResult(self.to_others(ctx))
     }
 }
 
 impl Handler<Attend> for Cluster {
     type Result = ();
 
-    fn handle(&mut self, Attend(sessions): Attend, _: &mut Self::Context) {
-        self.sessions.told = Some(sessions);
+    fn handle(&mut self, Attend { sessions, orders, leader }: Attend, ctx: &mut Self::Context) {
+        self.peers = Some(Peers::start(self.settings.node.clone(), self.to_others(ctx), orders));
+        (self.sessions.told, self.sessions.leader) = (Some(sessions), Some(leader));
         for slot in Slot::all().filter(|slot| self.ownership.token(*slot).is_some()) {
             self.sessions.gained(slot);
         }

@@ -15,7 +15,7 @@ use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::spoken::{Part, Spoken};
-use clawmux_core::replica::{Guard, Subject, Write};
+use clawmux_core::replica::{Guard, Write};
 use tokio::sync::oneshot;
 
 use crate::store::{Counted, Submission, Submitted};
@@ -24,7 +24,8 @@ use crate::store::{Counted, Submission, Submitted};
 pub(super) struct Writing {
     /// The subject in the words of the log.
     pub(super) name: String,
-    pub(super) slot: Slot,
+    /// Of a session; a table has none, for all nodes write it.
+    pub(super) slot: Option<Slot>,
     pub(super) stage: Stage,
     pub(super) queue: VecDeque<Waiting>,
     /// The record that is on its way, and who waits for it.
@@ -33,14 +34,14 @@ pub(super) struct Writing {
     pub(super) guard: Option<Guard>,
     /// The number of its fence: answers to what was asked before that count no more.
     pub(super) begun: u64,
-    /// Since when it waits for its slot, in milliseconds of this process's clock.
+    /// Since when it waits to be written, in milliseconds of this process's clock.
     pub(super) waits_since_ms: Option<u64>,
     spoken: Spoken,
 }
 
 /// How far a subject is from being written under.
 pub(super) enum Stage {
-    /// Its slot is not ours, or nothing is to be written.
+    /// Its slot is not ours, the daemon has not joined, or nothing is to be written.
     Asleep,
     /// The store is asked where it ends.
     Asking,
@@ -65,7 +66,7 @@ pub(super) enum What {
 }
 
 impl Writing {
-    pub(super) fn new(name: String, slot: Slot) -> Self {
+    pub(super) fn new(name: String, slot: Option<Slot>) -> Self {
         Self {
             name,
             slot,
@@ -170,13 +171,5 @@ impl Answer {
     /// Whether it was told, and is not over.
     fn has_failed(&self) -> bool {
         self.0.done.borrow().is_none()
-    }
-}
-
-/// What a subject is called in the log, and its slot.
-pub(super) fn slot_of(subject: &Subject) -> Slot {
-    match subject {
-        Subject::Session(session) => Slot::of(session),
-        Subject::Table(name) => Slot::of_name(name),
     }
 }

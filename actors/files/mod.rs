@@ -17,6 +17,9 @@
 //! A file is there when the store says so; what is in the folder and not in the store is swept at the
 //! start.
 //!
+//! In a cluster the daemon where an upload was begun goes on with it, and every daemon counts against the quota what it
+//! had at its start and what was put with it since.
+//!
 //! Deliberately absent: files of the store's backups. A copy of the store names files whose bytes it
 //! does not have.
 
@@ -143,7 +146,7 @@ impl Files {
             let folder = setup.folder.display();
             ErrorCode::Unavailable.error(format!("can't make the folder {folder} for files: {error}"))
         })?;
-        let FileTotals { owners, unfinished } = ask(&setup.store, ReadFileTotals).await??;
+        let FileTotals { owners, unfinished, is_shared } = ask(&setup.store, ReadFileTotals).await??;
         let account = |(owner, files, bytes)| {
             let allowance = Arc::new(Allowance::new(setup.quota_bytes, bytes));
             (owner, Account { allowance, files, uploads: 0 })
@@ -161,6 +164,10 @@ impl Files {
             figures: Arc::default(),
         };
         for row in unfinished {
+            if is_shared && !files.path(row.id).exists() {
+                // Another daemon's, or nobody's: nothing of it came here.
+                continue;
+            }
             let writing = files.writing(&row);
             files.account(&row.owner).uploads += 1;
             files.uploads.insert(row.id, Upload::new(row, State::Idle(Box::new(writing))));

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   Gateway ─┬─ Store                the log
+//!            ├─ Cluster              whose log it follows, where there is one
 //!            ├─ SandboxSupervisor ── Plugin ...
 //!            ├─ McpSupervisor ────── McpServer ...
 //!            ├─ ProviderSupervisor   budgets, upstream calls
@@ -68,10 +69,12 @@ use crate::http::metrics::{self, Metrics};
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
+use crate::in_cluster::{self, InCluster, Opened};
 use crate::learner::Learner;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::mcp_server;
 use crate::mcp_supervisor::{EndAll, McpSupervisor, McpTools};
+use crate::mirror::remote::Attend;
 use crate::nodes::Nodes;
 use crate::operator::{self, Admin, Drain, GetInfo};
 use crate::outbound::fetch::Fetcher;
@@ -87,6 +90,7 @@ use crate::runtime::clock;
 use crate::runtime::daemon_log::DaemonLog;
 use crate::runtime::dispatch::Routes;
 use crate::runtime::lane::Lanes;
+use crate::runtime::lead::Lead;
 use crate::runtime::line::Begin;
 use crate::runtime::log_filter::LogFilter;
 use crate::runtime::meters::Meters;
@@ -96,7 +100,7 @@ use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{AgentConfigs, Approvals, Queued, SessionDeps, Watchers};
 use crate::session_supervisor::{DrainSessions, Recover, SessionSupervisor, SessionsSetup, TakePrompts};
-use crate::store::{self, ReadSpent, Store, UsageSince};
+use crate::store::{self, ReadSpent, Store, UsageSince, WatchSpending};
 use crate::tokens::Tokens;
 
 /// How often the children are looked after.
@@ -160,6 +164,7 @@ pub struct Gateway {
     agent_configs: Arc<Swappable<AgentConfigs>>,
     services: Arc<Services>,
     store: Addr<Store>,
+    cluster: Option<InCluster>,
     sandbox: Addr<SandboxSupervisor>,
     mcp: Addr<McpSupervisor>,
     mcp_tools: McpTools,
@@ -185,6 +190,8 @@ pub struct Gateway {
     /// The models of agents that name none, as far as they are known.
     default_models: DefaultModels,
     failed: Option<oneshot::Sender<Error>>,
+    /// Whether it does what one daemon of a cluster does for all.
+    leads: bool,
     draining: bool,
     stopping: bool,
 }
@@ -255,8 +262,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
 
     let meters = Meters::default();
     meters.watch_arbiter("main");
-    let store = Store::open(config.store.path.clone()).await?;
-    let (log_writer, store) = (store.log_writer(), store.start());
+    let Opened { store, log_writer, cluster } = in_cluster::open(&config).await?;
     let log = log_writer.health();
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
@@ -279,6 +285,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         .with_purses(shared_budgets.clone())
         .with_meters(meters.clone())
         .start();
+    ask(&store, WatchSpending(providers.clone().recipient())).await?;
     let embedder = Embedder::new(EmbedderSettings::of(&config), store.clone(), providers.clone()).start();
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
         .with_services(HostServices {
@@ -350,6 +357,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             arbiters: arbiters.clone(),
             payload_bytes_max: config.gateway.max_payload_bytes,
         },
+        config.cluster.is_none(),
     );
     let (webhooks, channels) = (channels.webhooks(), channels.start());
     let scheduler = Scheduler::open(scheduler::SchedulerSetup {
@@ -368,7 +376,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let lanes = Lanes::default();
     let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
     let sessions = SessionSupervisor::new(SessionsSetup {
-        remote: None,
+        remote: cluster.as_ref().map(|cluster| cluster.remote.clone()),
         arbiters: arbiters.clone(),
         deps: Arc::new(SessionDeps {
             store: store.clone(),
@@ -448,7 +456,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         meters,
         log_writer,
         approvals,
-        actors: vec![
+        actors: [
             ("provider_supervisor", providers.clone().recipient()),
             ("sandbox_supervisor", sandbox.clone().recipient()),
             ("mcp_supervisor", mcp.clone().recipient()),
@@ -464,7 +472,10 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
             ("channel_supervisor", channels.clone().recipient()),
             ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
-        ],
+        ]
+        .into_iter()
+        .chain(cluster.as_ref().map(|cluster| ("cluster", cluster.observe.clone())))
+        .collect(),
         version: setup.version,
         started: clock::wall(),
         scrapes: AtomicUsize::new(0),
@@ -495,6 +506,8 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     if unfinished > 0 {
         tracing::info!(sessions = unfinished, "resuming the runs that the last stop interrupted");
     }
+    let leads = cluster.is_none();
+    ask(&scheduler, TakeFirings(leads)).await?;
     let begin = Begin { dispatch: sessions.clone().recipient(), gone: sessions.clone().recipient() };
     ask(&agents, begin.clone()).await?;
     ask(&scheduler, begin.clone()).await?;
@@ -502,6 +515,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let (fail, failed) = oneshot::channel();
     let running = Arc::new(Swappable::new(config.clone()));
     let (changed_by, chosen_by) = (configuration.clone(), providers.clone());
+    let taking_part = cluster.clone().map(|cluster| (cluster, sessions.clone()));
     let gateway = Gateway {
         setup,
         config: running.clone(),
@@ -509,6 +523,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         agent_configs,
         services,
         store,
+        cluster,
         sandbox,
         mcp,
         mcp_tools: known_mcp_tools,
@@ -532,10 +547,17 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         claims,
         default_models: DefaultModels::default(),
         failed: Some(fail),
+        leads,
         draining: false,
         stopping: false,
     }
     .start();
+    if let Some((cluster, sessions)) = taking_part {
+        let leader = gateway.downgrade().recipient();
+        cluster
+            .attend(Attend { sessions: sessions.clone().recipient(), orders: sessions.recipient(), leader })
+            .await;
+    }
     // Not held by it, or neither would ever end.
     ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;
     ask(&chosen_by, TellOfDefaults(gateway.downgrade().recipient())).await?;
@@ -598,8 +620,9 @@ fn agent_rules(config: &Config) -> clawmux_core::agents::registry::RegistrySetti
 
 impl Gateway {
     /// All children, as they are called.
-    fn children(&self) -> [(&'static str, Recipient<Observe>); 19] {
-        [
+    fn children(&self) -> Vec<(&'static str, Recipient<Observe>)> {
+        let cluster = self.cluster.as_ref().map(|cluster| ("cluster", cluster.observe.clone()));
+        let all = [
             ("store", self.store.clone().recipient()),
             ("sandbox supervisor", self.sandbox.clone().recipient()),
             ("mcp supervisor", self.mcp.clone().recipient()),
@@ -619,7 +642,8 @@ impl Gateway {
             ("daemon", self.daemon.clone().recipient()),
             ("admin", self.admin.clone().recipient()),
             ("listener", self.listener.clone().recipient()),
-        ]
+        ];
+        all.into_iter().chain(cluster).collect()
     }
 
     /// Whether every child is there; a daemon that misses one can't go on.
@@ -629,7 +653,7 @@ impl Gateway {
         }
         for (child, _) in self.children().into_iter().filter(|(_, child)| !child.connected()) {
             let child = match child {
-                "nodes" | "files" | "daemon" | "admin" => format!("{child} actor"),
+                "cluster" | "nodes" | "files" | "daemon" | "admin" => format!("{child} actor"),
                 child => child.to_owned(),
             };
             if let Some(failed) = self.failed.take() {
@@ -672,6 +696,7 @@ impl Handler<Serve> for Gateway {
             mcp: self.mcp.clone(),
             mcp_tools: self.mcp_tools.clone(),
             channels: self.channels.clone(),
+            cluster: self.cluster.clone(),
             store: self.store.clone(),
             embedder: self.embedder.clone(),
         };
@@ -702,14 +727,32 @@ impl Handler<Drain> for Gateway {
         if std::mem::replace(&mut self.draining, on) != on {
             tracing::info!(draining = on, "draining, as the operator asked: new prompts are refused");
         }
+        let takes_firings = self.leads && !on;
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
         let (scheduler, daemon) = (self.scheduler.clone(), self.daemon.clone());
         Box::pin(async move {
-            ask(&scheduler, TakeFirings(!on)).await?;
+            ask(&scheduler, TakeFirings(takes_firings)).await?;
             // Said first, so that nobody is sent here to be refused.
             ask(&listener, listener::Draining(on)).await?;
             ask(&sessions, TakePrompts(!on)).await?;
             ask(&daemon, LookAtHealth).await
+        })
+    }
+}
+
+impl Handler<Lead> for Gateway {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, Lead(leads): Lead, _: &mut Self::Context) -> Self::Result {
+        if std::mem::replace(&mut self.leads, leads) != leads {
+            tracing::info!(leads, "cluster: jobs, channels and the bus are done by one daemon for all");
+        }
+        let (scheduler, channels) = (self.scheduler.clone(), self.channels.clone());
+        let takes_firings = leads && !self.draining && !self.stopping;
+        Box::pin(async move {
+            // One that is gone has the daemon end.
+            let _ = ask(&scheduler, TakeFirings(takes_firings)).await;
+            let _ = channels.send(Lead(leads)).await;
         })
     }
 }
@@ -762,7 +805,7 @@ impl Handler<Observe> for Gateway {
             json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
         let observed = Observed::leaf("gateway", state);
         // All at once: one that is stuck takes no longer than its own patience.
-        let asked = self.children().map(|(name, child)| {
+        let asked = self.children().into_iter().map(|(name, child)| {
             let has_children = matches!(name, "sandbox supervisor" | "session supervisor");
             observe(name, child, if has_children { TIMEOUT_WITH_CHILDREN } else { TIMEOUT })
         });
@@ -787,7 +830,7 @@ impl Handler<Stop> for Gateway {
             return Box::pin(async {});
         }
         let drain = self.config.get().gateway.drain_timeout;
-        let (store, hub) = (self.store.clone(), self.hub.clone());
+        let (store, hub, cluster) = (self.store.clone(), self.hub.clone(), self.cluster.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
         let (scheduler, mcp) = (self.scheduler.clone(), self.mcp.clone());
@@ -808,6 +851,10 @@ impl Handler<Stop> for Gateway {
                 let _ = channels.send(LandAll).await;
                 let _ = mcp.send(EndAll).await;
                 let _ = files.send(files::Stop).await;
+                // Whoever writes has ended; what is on its way is written.
+                if let Some(cluster) = cluster {
+                    cluster.depart().await;
+                }
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::error!(%error, "the store was not closed cleanly"),

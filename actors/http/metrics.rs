@@ -90,6 +90,28 @@ const BUS: &[(&str, &str, &str, bool)] = &[
     ("disconnects_total", "bus_disconnects", "How often the connection was lost", true),
 ];
 
+/// The same of the cluster, where there is one.
+const CLUSTER: &[(&str, &str, &str, bool)] = &[
+    ("nodes", "cluster_nodes", "Daemons that are heard, this one among them", false),
+    ("slots", "cluster_slots", "Of the 256 slots, those that this daemon owns", false),
+    ("behind", "cluster_replica_lag_records", "Records of the log that the store does not have yet", false),
+    ("stalled", "cluster_stalled", "Subjects of the log that take no record for 10 s", false),
+    ("written", "cluster_records_written", "Records that were written", true),
+    ("acks", "cluster_appends", "Appends that the log acknowledged", true),
+    ("transient", "cluster_refusals_for_a_moment", "Appends that were refused for a moment", true),
+    ("refused", "cluster_refusals", "Appends that were refused because an expectation did not hold", true),
+    (
+        "unknown",
+        "cluster_unknown_outcomes",
+        "Appends of which it had to be found out what became of them",
+        true,
+    ),
+    ("followed_anew", "cluster_followed_anew", "How often the log was followed anew", true),
+    ("slots_gained", "cluster_slots_gained", "Slots that this daemon took over", true),
+    ("slots_lost", "cluster_slots_lost", "Slots that another daemon took", true),
+    ("connection_losses", "cluster_disconnects", "How often the connection was lost", true),
+];
+
 /// Those who can say how the daemon is.
 #[derive(Clone)]
 pub struct Metrics(Arc<Sources>);
@@ -247,6 +269,35 @@ fn of_actors(observed: &[(&'static str, Option<Observed>)], registry: &mut Regis
     }
     of_providers(observed, registry);
     of_bus(observed, registry);
+    of_cluster(observed, registry);
+}
+
+fn of_cluster(observed: &[(&'static str, Option<Observed>)], registry: &mut Registry) {
+    let told = observed.iter().find(|(actor, _)| *actor == "cluster");
+    let Some(Observed { state, .. }) = told.and_then(|(_, told)| told.as_ref()) else { return };
+    figures(CLUSTER, state, registry);
+    let is_up = u64::from(state["connected"] == true);
+    registry.register("cluster_connected", "1 = a server is connected", ConstGauge::new(is_up));
+    if let Some(bytes) = state["log_bytes"].as_u64() {
+        let help = "Size of the log on each server";
+        registry.register_with_unit("cluster_log", help, Unit::Bytes, ConstGauge::new(bytes));
+    }
+    if let Some(took) = state["ack_us"].as_u64() {
+        let took = ConstCounter::new(Duration::from_micros(took).as_secs_f64());
+        let help = "How long acknowledged appends took in all";
+        registry.register_with_unit("cluster_appends_duration", help, Unit::Seconds, took);
+    }
+}
+
+/// Enters what an actor says of itself.
+fn figures(of: &'static [(&str, &str, &str, bool)], state: &serde_json::Value, registry: &mut Registry) {
+    for (figure, name, help, is_counter) in of {
+        match state[*figure].as_u64() {
+            Some(value) if *is_counter => registry.register(*name, *help, ConstCounter::new(value)),
+            Some(value) => registry.register(*name, *help, ConstGauge::new(value)),
+            None => {}
+        }
+    }
 }
 
 fn of_bus(observed: &[(&'static str, Option<Observed>)], registry: &mut Registry) {
@@ -255,13 +306,7 @@ fn of_bus(observed: &[(&'static str, Option<Observed>)], registry: &mut Registry
     let Some(bus) = told.children.iter().find(|child| child.state.get("bus").is_some()) else { return };
     let is_up = u64::from(bus.state["bus"] == "running");
     registry.register("bus_up", "1 = messages of the bus are taken", ConstGauge::new(is_up));
-    for (figure, name, help, is_counter) in BUS {
-        match bus.state[*figure].as_u64() {
-            Some(value) if *is_counter => registry.register(*name, *help, ConstCounter::new(value)),
-            Some(value) => registry.register(*name, *help, ConstGauge::new(value)),
-            None => {}
-        }
-    }
+    figures(BUS, &bus.state, registry);
 }
 
 /// The calls of each provider. There are as many as the configuration names.

@@ -93,8 +93,6 @@ pub struct Mirror {
     hearing: Hearing,
     /// Who prompted runs in which a call may wait.
     prompted_by: HashMap<RunId, Owner>,
-    /// Calls that wait for approval.
-    pending: usize,
     /// The session is this daemon's now: it ends once all orders are settled.
     leaves: bool,
     awaited: Awaited<Self>,
@@ -205,7 +203,6 @@ impl Mirror {
                 has_gap_timer: false,
                 hearing: Hearing::No,
                 prompted_by: HashMap::new(),
-                pending: 0,
                 leaves: false,
                 awaited: Awaited::default(),
             });
@@ -299,7 +296,8 @@ impl Mirror {
         let audience = &mut self.drop_guard.audience;
         while let Some(first) = self.early.first_entry() {
             let next = audience.published.next();
-            if first.get().seq < next {
+            // What was told in part is asked for anew.
+            if *first.key() < next {
                 first.remove();
             } else if *first.key() == next {
                 audience.publish(&[first.remove()], lag_bytes_max);
@@ -320,7 +318,6 @@ impl Mirror {
             Event::Prompted { owner, .. } => drop(self.prompted_by.insert(run.clone(), owner.clone())),
             Event::Ended { .. } => drop(self.prompted_by.remove(run)),
             Event::ApprovalAsked(asked) => {
-                self.pending += 1;
                 let owner = self.key().owner();
                 self.deps.approvals.asked(PendingCall {
                     id: ApprovalId::of(run, &asked.call.id),
@@ -332,7 +329,6 @@ impl Mirror {
                 });
             }
             Event::ApprovalDecided(decided) => {
-                self.pending = self.pending.saturating_sub(1);
                 self.deps.approvals.decided(&ApprovalId::of(run, &decided.call), decided, logged.at);
             }
             _ => {}
@@ -511,7 +507,8 @@ impl Mirror {
     fn may_sleep(&mut self) {
         self.drop_guard.audience.subscribers.forget_closed();
         let is_unneeded = self.drop_guard.audience.subscribers.is_unneeded();
-        if self.orders.is_empty() && !self.is_reading && self.pending == 0 && is_unneeded {
+        let is_asked = self.deps.approvals.wait_in(self.key());
+        if self.orders.is_empty() && !self.is_reading && !is_asked && is_unneeded {
             // Lost where the supervisor is busy: it is said again later.
             let idle = Report::Idle { key: self.key().clone(), received: self.received };
             let _ = self.drop_guard.supervisor.reports.try_send(idle);

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use actix::Message;
+use actix::{Message, Recipient, WeakRecipient};
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::peer::{Answered, Ask};
 use clawmux_core::cluster::slot::Slot;
@@ -13,6 +13,8 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use tokio::sync::oneshot;
 
+use super::PassedOn;
+use crate::runtime::lead::Lead;
 use crate::store::SessionChanged;
 
 /// The other daemons.
@@ -52,6 +54,19 @@ pub enum Unanswered {
     NotAsked(String),
     /// Nobody knows whether it was taken.
     Unknown(String),
+}
+
+/// From here on sessions are told what becomes of slots, first of those that are held, and other daemons' orders come;
+/// and who does what one daemon does for all is told whether this is the one.
+#[derive(Clone, Message)]
+#[rtype(result = "()")]
+pub struct Attend {
+    /// Who has the sessions.
+    pub sessions: Recipient<SlotNews>,
+    /// Who takes orders of other daemons' clients.
+    pub orders: Recipient<PassedOn>,
+    /// Who leads.
+    pub leader: WeakRecipient<Lead>,
 }
 
 /// What becomes of slots, and of sessions that others write.

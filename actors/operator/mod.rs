@@ -37,6 +37,7 @@ use crate::channel::Unsent;
 use crate::channel_supervisor::{ChannelSupervisor, PairPeer, SettleUnsent, UnpairPeer};
 use crate::configuration::{Change, Configuration, Reload};
 use crate::embedder::Embedder;
+use crate::in_cluster::{self, InCluster};
 use crate::listener::CloseConnection;
 use crate::mcp_supervisor::{AgreeToServer, McpSupervisor, McpTools, RestartServer};
 use crate::provider_supervisor::BudgetStatus;
@@ -129,6 +130,8 @@ pub struct Sources {
     pub mcp_tools: McpTools,
     /// The channels.
     pub channels: Addr<ChannelSupervisor>,
+    /// The cluster, where there is one.
+    pub cluster: Option<InCluster>,
     /// The store.
     pub store: Addr<Store>,
     /// Looks for what is remembered.
@@ -292,6 +295,17 @@ impl Sources {
             OperatorCommand::DeadLetters(asked) => {
                 OperatorReply::DeadLetters(ask(&self.channels, AskDeadLetters(asked)).await??)
             }
+            OperatorCommand::Cluster(asked) => {
+                let status = self.cluster()?.status.send(Typed(asked)).await.map_err(gone)??;
+                OperatorReply::Cluster(status)
+            }
+            OperatorCommand::Slots(asked) => {
+                OperatorReply::Slots(self.cluster()?.slots.send(Typed(asked)).await.map_err(gone)??)
+            }
+            OperatorCommand::HandOver(asked) => {
+                let handed = self.cluster()?.hand_over.send(Typed(asked)).await.map_err(gone)??;
+                OperatorReply::HandedOver(handed)
+            }
             OperatorCommand::PairPeer(operator::PairPeer { channel, code }) => {
                 let name = ask(&self.channels, PairPeer { channel, code }).await??;
                 OperatorReply::Paired(Paired { name })
@@ -369,6 +383,10 @@ impl Sources {
             }
             OperatorCommand::Log(asked) => OperatorReply::Log(self.set_log_filter(asked.filter)?),
         })
+    }
+
+    fn cluster(&self) -> Result<&InCluster, Error> {
+        self.cluster.as_ref().ok_or_else(in_cluster::none)
     }
 
     async fn status(&self) -> Result<DaemonStatus, Error> {

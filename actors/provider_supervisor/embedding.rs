@@ -15,6 +15,7 @@ use actix::{
 use clawmux_core::access::Secret;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, Owner, RunId, SessionKey};
+use clawmux_core::memory::EMBEDDINGS_SESSION;
 use clawmux_core::provider::embeddings::{self, ANSWER_BYTES_MAX, Embedded};
 use clawmux_core::provider::fault::Fault;
 use clawmux_core::provider::model::ModelRef;
@@ -109,8 +110,8 @@ impl Handler<Embed> for ProviderSupervisor {
 impl ProviderSupervisor {
     /// The model with a key of its provider that is not left alone, and the session for which it counts.
     fn embedding_candidate(&self, embed: &Embed) -> Result<(SessionKey, Candidate), Error> {
-        let session =
-            SessionKey::new(embed.agent.as_str(), "memory", "embeddings", "main")?.in_space(&embed.owner);
+        let (channel, account) = EMBEDDINGS_SESSION;
+        let session = SessionKey::new(embed.agent.as_str(), channel, account, "main")?.in_space(&embed.owner);
         let mut candidates = self.with_keys(&session, &embed.model);
         if candidates.is_empty() {
             let provider = &embed.model.provider;

@@ -4,6 +4,11 @@
 //! among the calls of its provider and in the budgets, and in the end what it cost is settled. The stream itself
 //! runs beside its session, on the session's arbiter, and never comes through this mailbox.
 //!
+//! In a cluster every daemon counts what the calls of the others cost as soon as its store has their records
+//! ([`SpentElsewhere`]). What they have set aside for calls under way it does not know: so a budget by day or month can be
+//! overrun by what all other daemons have under way at the moment, and by what is a record and not here yet. Calls that
+//! were cut off with their daemon count from the next start on.
+//!
 //! Deliberately absent: client sockets, and the conversation.
 
 pub mod account;
@@ -55,7 +60,7 @@ use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{BeginCall, RecordUsage, Store};
+use crate::store::{BeginCall, RecordUsage, SpentElsewhere, Store};
 
 use account::Account;
 use answer_room::AnswerRoom;
@@ -106,6 +111,8 @@ pub struct ProviderSupervisor {
     standing: Standing,
     room: AnswerRoom,
     granted: u64,
+    /// The number of the first call. It is chance: calls of several daemons are in one log.
+    first_call: u64,
     refused: u64,
     used: Usage,
     /// Usage records that could not be written yet.
@@ -262,6 +269,7 @@ impl ProviderSupervisor {
             standing: Standing::default(),
             room: AnswerRoom::default(),
             granted: 0,
+            first_call: first_call(),
             refused: 0,
             used: Usage::default(),
             unkept: Vec::new(),
@@ -424,7 +432,7 @@ impl ProviderSupervisor {
         }
         notices.extend(self.near(&payer));
         let changed = self.prefixes.changed(&payer.session, &first.endpoint.name, &request);
-        let (call, meter) = (self.granted, self.meter.clone());
+        let (call, meter) = (self.first_call + self.granted, self.meter.clone());
         let model = first.model_ref();
         let is_bounded = meter.lock().is_bounded(&payer.agent, &payer.session.owner());
         let keeps_bound = is_bounded || set_aside.shared_budget.is_some();
@@ -673,6 +681,18 @@ impl Handler<Settle> for ProviderSupervisor {
     }
 }
 
+impl Handler<SpentElsewhere> for ProviderSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, SpentElsewhere(records): SpentElsewhere, _: &mut Self::Context) {
+        let mut meter = self.meter.lock();
+        for record in records {
+            let spent = Spent { tokens: record.usage.total(), cost: record.cost.unwrap_or(Money::ZERO) };
+            meter.add(clock::now(), &record.agent, &record.session.owner(), spent);
+        }
+    }
+}
+
 impl Handler<Reconfigure> for ProviderSupervisor {
     type Result = ();
 
@@ -749,6 +769,12 @@ impl Handler<Observe> for ProviderSupervisor {
             }),
         )
     }
+}
+
+/// A number that leaves room for those that follow.
+fn first_call() -> u64 {
+    let [a, b, c, d, e, f, ..] = clock::random();
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 /// The calls of one provider that the limit on open files has room for where nobody says: a quarter of it, since

@@ -8,6 +8,7 @@ pub mod daemon_log;
 pub mod deliver;
 pub mod dispatch;
 pub mod lane;
+pub mod lead;
 pub(crate) mod line;
 pub mod log_filter;
 pub mod meters;

@@ -149,8 +149,9 @@ impl Scheduler {
         self.running.insert(key.clone(), running);
         self.firings_total += 1;
         let get_ready = (!due.is_skipped).then(|| self.get_ready(&job));
-        let store = self.setup.store.clone();
+        let (store, writing) = (self.setup.store.clone(), self.writes.begin());
         let enter = async move {
+            let _writing = writing;
             let ready = match get_ready {
                 Some(ready) => ready.await?,
                 None => Ready::Skip("its time passed while it could not be done".into()),
@@ -215,7 +216,7 @@ impl Scheduler {
     }
 
     /// Goes on with the firings that the store has and that nobody does.
-    fn read_open(&mut self, ctx: &mut Context<Self>) {
+    pub(super) fn read_open(&mut self, ctx: &mut Context<Self>) {
         let store = self.setup.store.clone();
         let read = async move { ask(&store, ReadJobs).await.flatten() };
         ctx.spawn(read.into_actor(self).map(|kept, scheduler, ctx| {
@@ -495,8 +496,11 @@ impl Scheduler {
         if self.is_gone_after(running) {
             changes.push(JobWrite::Remove(key.0.clone()));
         }
-        let (store, key) = (self.setup.store.clone(), key.clone());
-        let written = async move { ask(&store, WriteJobs(changes)).await.flatten() };
+        let (store, writing, key) = (self.setup.store.clone(), self.writes.begin(), key.clone());
+        let written = async move {
+            let _writing = writing;
+            ask(&store, WriteJobs(changes)).await.flatten()
+        };
         ctx.spawn(written.into_actor(self).map(move |written, scheduler, ctx| match written {
             Ok(()) => scheduler.over(&key, ctx),
             // It waits for the log, or for a moment.

@@ -9,10 +9,14 @@
 //!
 //! Few firings go on at once; what is due meanwhile stays due. While the daemon is drained none is begun.
 //!
+//! In a cluster one daemon at a time begins firings ([`TakeFirings`]), and all of them change jobs ([`elsewhere`]). Which
+//! firings go on is known where they do.
+//!
 //! The heartbeat has a small budget of its own and asks no model while its file says nothing
 //! ([`heartbeat`]). Deliberately absent: when something is due (the core's `schedule`), and what a
 //! job may be (the core's `job`).
 
+mod elsewhere;
 mod firing;
 mod heartbeat;
 mod requests;
@@ -41,7 +45,8 @@ use crate::runtime::dispatch::Request;
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
 use crate::runtime::say::Say;
-use crate::store::{Health, JobWrite, ReadJobs, Store, WriteJobs};
+use crate::store::{Health, JobWrite, ReadJobs, Store, WriteJobs, watch};
+use elsewhere::Writes;
 use firing::{By, FiringId, Running};
 
 /// Firings that may go on at once, but for those that somebody asks for.
@@ -97,6 +102,8 @@ pub struct Scheduler {
     is_beating: bool,
     /// Why the heartbeat stopped by itself.
     halted: Option<String>,
+    /// What is being written down.
+    writes: Writes,
     firings_total: u64,
     skipped_total: u64,
     retries_total: u64,
@@ -167,6 +174,7 @@ impl Scheduler {
             is_broken: false,
             is_beating: true,
             halted: None,
+            writes: Writes::default(),
             firings_total: 0,
             skipped_total: 0,
             retries_total: 0,
@@ -321,6 +329,8 @@ impl Actor for Scheduler {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        let store = self.setup.store.clone();
+        watch(&store, "jobs", self, ctx);
         ctx.run_interval(LAG_CHECK, |scheduler, ctx| {
             if let Some(line) = scheduler.line.as_ref().filter(|line| line.is_lagging()) {
                 tracing::warn!("the scheduler fell behind: it reads its runs again from the store");
@@ -338,6 +348,10 @@ impl Handler<Begin> for Scheduler {
     fn handle(&mut self, begin: Begin, ctx: &mut Self::Context) {
         self.line = Some(Line::new("scheduler", begin));
         let open = std::mem::take(&mut self.open);
+        if !self.is_taking {
+            // Another daemon goes on with them.
+            return;
+        }
         if !open.is_empty() {
             tracing::info!(firings = open.len(), "resuming the jobs that the last stop interrupted");
         }
@@ -362,7 +376,11 @@ impl Handler<TakeFirings> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, TakeFirings(take): TakeFirings, ctx: &mut Self::Context) {
-        self.is_taking = take;
+        let was_taking = std::mem::replace(&mut self.is_taking, take);
+        if take && !was_taking && self.line.is_some() {
+            // In a cluster another daemon may have begun some and be gone.
+            return self.read_open(ctx);
+        }
         self.look(ctx);
     }
 }
@@ -377,8 +395,9 @@ impl Handler<SetSchedule> for Scheduler {
             self.halted = None;
             self.is_beating = true;
         }
-        let store = self.setup.store.clone();
+        let (store, writing) = (self.setup.store.clone(), self.writes.begin());
         let written = async move {
+            let _writing = writing;
             match changes? {
                 changes if changes.is_empty() => Ok(()),
                 changes => ask(&store, WriteJobs(changes)).await.flatten(),

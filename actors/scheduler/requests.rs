@@ -204,7 +204,11 @@ impl Scheduler {
         if let Some(entry) = self.jobs.get_mut(&job.id) {
             entry.job = job.clone();
         }
-        let written = async move { ask(&store, WriteJobs(vec![change])).await.flatten() };
+        let writing = self.writes.begin();
+        let written = async move {
+            let _writing = writing;
+            ask(&store, WriteJobs(vec![change])).await.flatten()
+        };
         ctx.spawn(written.into_actor(self).map(move |written, scheduler, ctx| {
             if let Err(error) = written {
                 if let (Some(entry), Some(before)) = (scheduler.jobs.get_mut(&job.id), before)
@@ -236,7 +240,11 @@ impl Scheduler {
         };
         let store = self.setup.store.clone();
         let change = JobWrite::Remove(job.id.clone());
-        let written = async move { ask(&store, WriteJobs(vec![change])).await.flatten() };
+        let writing = self.writes.begin();
+        let written = async move {
+            let _writing = writing;
+            ask(&store, WriteJobs(vec![change])).await.flatten()
+        };
         ctx.spawn(written.into_actor(self).map(move |written, scheduler, ctx| {
             if let Err(error) = written {
                 return asker.reply(Err(error));

@@ -183,6 +183,11 @@ impl Approvals {
         list
     }
 
+    /// Whether one of this session waits.
+    pub(crate) fn wait_in(&self, session: &SessionKey) -> bool {
+        self.lock().waiting.values().any(|pending| pending.session == *session)
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.lock().waiting.len()

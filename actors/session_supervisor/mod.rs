@@ -227,7 +227,11 @@ impl SessionSupervisor {
         let is_needed = match ending {
             Ending::Fell => true,
             Ending::Done => !waiting.is_empty(),
-            Ending::Moved => !self.draining && !(waiting.is_empty() && subscribers.is_empty()),
+            Ending::Moved => {
+                // Whoever may decide about a call of it is told how that goes on.
+                let is_followed = !subscribers.is_empty() || self.setup.deps.approvals.wait_in(&key);
+                !self.draining && (is_followed || !waiting.is_empty())
+            }
         };
         if !is_needed {
             self.forget(&key);
@@ -486,7 +490,7 @@ impl Handler<Visit> for SessionSupervisor {
     fn handle(&mut self, Visit { key }: Visit, _: &mut Self::Context) -> Self::Result {
         match &self.sessions.get(&key)?.state {
             State::Awake { session, .. } => Some(session.clone()),
-            State::Waking { .. } | State::Parked { .. } => None,
+            State::Waking { .. } | State::Elsewhere { .. } | State::Parked { .. } => None,
         }
     }
 }

@@ -67,9 +67,15 @@ impl Change for WriteAgents {
                     writer.cached("DELETE FROM teams WHERE team = ?")?.execute([id.as_str()])?;
                 }
                 registry::Change::Said { team, number, place, text } => {
-                    writer
-                        .cached("INSERT INTO team_said (team, number, place, text) VALUES (?, ?, ?, ?)")?
-                        .execute(params![team.as_str(), integer(*number as u64), place, text])?;
+                    // Two daemons of a cluster that follow one turn to its end both say so.
+                    let sql = "INSERT INTO team_said (team, number, place, text) VALUES (?, ?, ?, ?)
+                         ON CONFLICT DO NOTHING";
+                    writer.cached(sql)?.execute(params![
+                        team.as_str(),
+                        integer(*number as u64),
+                        place,
+                        text
+                    ])?;
                 }
                 registry::Change::ForgetSaid(id) => {
                     writer.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;

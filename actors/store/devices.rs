@@ -8,6 +8,7 @@ use std::sync::Arc;
 use actix::Message;
 use clawmux_core::access::About;
 use clawmux_core::access::pairing::{self, Device, Grant};
+use clawmux_core::access::token::Use;
 use clawmux_core::error::Error;
 use clawmux_core::replica::Write;
 use clawmux_core::scope::{Role, Scope, Scopes};
@@ -70,6 +71,14 @@ impl Change for WriteDevices {
                     writer.cached("DELETE FROM device_grants WHERE device = ?")?.execute([&**id])?;
                     writer.cached("DELETE FROM devices WHERE device = ?")?.execute([&**id])?;
                 }
+                pairing::Change::Seen(id, role, Use { at, origin }) => {
+                    writer
+                        .cached(
+                            "UPDATE device_grants SET used = ?3, origin = ?4
+                             WHERE device = ?1 AND role = ?2 AND (used IS NULL OR used <= ?3)",
+                        )?
+                        .execute(params![&**id, role.name(), time(*at), origin.to_string()])?;
+                }
             }
         }
         Ok(())
@@ -114,6 +123,8 @@ struct Said {
 }
 
 impl Writer {
+    /// Of what two daemons of a cluster decide of a device at the same time, without knowing of each other, the roles of
+    /// both hold, and of a role what comes later; but a token that was revoked stays so.
     fn put_device(&mut self, device: &Device) -> rusqlite::Result<()> {
         let About { client_id, version, mode, platform, .. } = device.about.clone();
         let said = Said {
@@ -126,6 +137,11 @@ impl Writer {
             display_name: device.about.display_name.clone(),
         };
         let about = serde_json::to_string(&said).unwrap_or_default();
+        self.cached(
+            "DELETE FROM device_grants WHERE device = ?1
+                AND EXISTS (SELECT 1 FROM devices WHERE device = ?1 AND credential <> ?2)",
+        )?
+        .execute([&*device.id, &*device.credential])?;
         self.cached(
             "INSERT INTO devices (device, public_key, about, peer, credential, created, approved)
              VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -142,13 +158,16 @@ impl Writer {
             time(device.created),
             time(device.approved),
         ])?;
-        self.cached("DELETE FROM device_grants WHERE device = ?")?.execute([&*device.id])?;
         for grant in &device.grants {
             let scopes: Vec<_> =
                 Scope::ALL.into_iter().filter(|scope| grant.scopes.allows(*scope)).map(Scope::name).collect();
             self.cached(
                 "INSERT INTO device_grants (device, role, scopes, salt, issued, rotated, revoked, used, origin)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+                 ON CONFLICT (device, role) DO UPDATE SET scopes = excluded.scopes, salt = excluded.salt,
+                    issued = excluded.issued, rotated = excluded.rotated, used = excluded.used,
+                    origin = excluded.origin,
+                    revoked = coalesce(iif(salt = excluded.salt, revoked, NULL), excluded.revoked)",
             )?
             .execute(params![
                 &*device.id,

@@ -55,8 +55,10 @@ pub(crate) struct Figures {
     pub(super) runs_timed: AtomicU64,
     pub(super) runs_response_ms: AtomicU64,
     pub(super) backup_pages_left: AtomicU64,
-    /// Why nothing can be written; none where it can.
+    /// Why the writer can't write; none where it can.
     pub(super) fault: watch::Sender<Option<Error>>,
+    /// Why the cluster can't, likewise.
+    pub(super) away: watch::Sender<Option<Error>>,
 }
 
 /// How long things took.
@@ -84,6 +86,11 @@ impl Figures {
     pub(crate) fn bytes_over(&self, most: u64) -> Option<u64> {
         let over = self.used_bytes.load(Relaxed).saturating_sub(most);
         (over > 0 && !self.deletes.load(Relaxed)).then_some(over)
+    }
+
+    /// Why nothing can be written; none where it can.
+    pub(super) fn why_not(&self) -> Option<Error> {
+        self.fault.borrow().clone().or_else(|| self.away.borrow().clone())
     }
 
     /// A run ended that was asked for then, if that is known.
@@ -140,7 +147,7 @@ impl Figures {
         gauge("log_queue_writes", "Writes that wait to be committed", self.queue.load(Relaxed) as u64);
         gauge("log_queue_questions", "Questions that wait to be read", self.questions.load(Relaxed) as u64);
         gauge("log_streaming_steps", "Answers that stream", self.streaming.load(Relaxed) as u64);
-        let is_writable = u64::from(self.fault.borrow().is_none());
+        let is_writable = u64::from(self.why_not().is_none());
         gauge(
             "log_writable",
             "1 = the store can be written, 0 = it can't and new work is refused",
@@ -209,7 +216,7 @@ impl Figures {
             "runs_response_ms": self.runs_response_ms.load(Relaxed),
             "memories_looked_at": self.memories_looked_at.load(Relaxed),
             "backup_pages_left": self.backup_pages_left.load(Relaxed),
-            "fault": self.fault.borrow().as_ref().map(|fault| fault.message.clone()),
+            "fault": self.why_not().map(|fault| fault.message),
         })
     }
 }

@@ -3,30 +3,43 @@
 use clawmux_core::error::Error;
 use tokio::sync::watch;
 
+use super::Figures;
+
 /// Whether the log can be written. Cheap to clone and to look at, from any thread.
 #[derive(Clone, Debug)]
-pub struct Health(watch::Receiver<Option<Error>>);
+pub struct Health {
+    /// Why the writer can't write.
+    writer: watch::Receiver<Option<Error>>,
+    /// Why the cluster can't.
+    cluster: watch::Receiver<Option<Error>>,
+}
 
 impl Health {
-    pub(super) fn new(fault: &watch::Sender<Option<Error>>) -> Self {
-        Self(fault.subscribe())
+    pub(super) fn new(figures: &Figures) -> Self {
+        Self { writer: figures.fault.subscribe(), cluster: figures.away.subscribe() }
     }
 
     /// Why nothing can be written; none where it can.
     pub fn fault(&self) -> Option<Error> {
-        self.0.borrow().clone()
+        self.writer.borrow().clone().or_else(|| self.cluster.borrow().clone())
     }
 
     /// Waits until the log can be written, or is closed.
     pub async fn restored(mut self) {
-        // An error means that its store is gone.
-        let _ = self.0.wait_for(Option::is_none).await;
+        while self.fault().is_some() {
+            let writer = self.writer.wait_for(Option::is_none).await.is_err();
+            let cluster = self.cluster.wait_for(Option::is_none).await.is_err();
+            // Its store is gone.
+            if writer || cluster {
+                return;
+            }
+        }
     }
 }
 
 impl Default for Health {
     /// Of a log that can always be written.
     fn default() -> Self {
-        Self(watch::channel(None).1)
+        Self { writer: watch::channel(None).1, cluster: watch::channel(None).1 }
     }
 }

@@ -91,10 +91,17 @@ impl Change for WriteJobs {
                     let why = format!("job {} was begun at this time before", firing.job);
                     return Err(Failure::Refused(ErrorCode::Conflict.error(why)));
                 }
+                let there = "SELECT 1 FROM jobs WHERE job = ?";
+                let there = writer.cached(there)?.query_row([firing.job.as_str()], |_| Ok(())).optional()?;
+                if there.is_none() && self.puts(&firing.job).is_some() {
+                    let why = format!("job {} was removed meanwhile", firing.job);
+                    return Err(Failure::Refused(ErrorCode::NotFound.error(why)));
+                }
             }
         }
         for change in &self.0 {
             match change {
+                JobWrite::Put(job) if self.enters(&job.id) => writer.settle_job(job)?,
                 JobWrite::Put(job) => writer.put_job(job)?,
                 JobWrite::Remove(job) => {
                     writer.cached("DELETE FROM jobs WHERE job = ?")?.execute([job.as_str()])?;
@@ -117,6 +124,19 @@ impl Change for WriteJobs {
             }
         }
         Ok(())
+    }
+}
+
+impl WriteJobs {
+    fn puts(&self, id: &JobId) -> Option<&Job> {
+        self.0.iter().find_map(|change| match change {
+            JobWrite::Put(job) if job.id == *id => Some(&**job),
+            _ => None,
+        })
+    }
+
+    fn enters(&self, id: &JobId) -> bool {
+        self.0.iter().any(|change| matches!(change, JobWrite::Enter(firing) if firing.job == *id))
     }
 }
 
@@ -173,6 +193,13 @@ impl Query for ReadJobTokens {
 }
 
 impl Writer {
+    /// What a firing changes of its job. The rest may have been changed by another daemon of a cluster meanwhile.
+    fn settle_job(&mut self, job: &Job) -> rusqlite::Result<()> {
+        self.cached("UPDATE jobs SET settled = ?2, enabled = enabled AND ?3 WHERE job = ?1")?
+            .execute(params![job.id.as_str(), time(job.settled), job.is_enabled])?;
+        Ok(())
+    }
+
     fn put_job(&mut self, job: &Job) -> rusqlite::Result<()> {
         let millis = |span: Duration| integer(span.as_millis());
         let (kind, first, every, expression, zone) = match job.schedule.plan() {

@@ -64,6 +64,8 @@ pub struct FileTotals {
     pub owners: Vec<(Owner, u64, u64)>,
     /// The uploads that are not finished.
     pub unfinished: Vec<FileRow>,
+    /// Whether other daemons of a cluster may have begun some of them.
+    pub is_shared: bool,
 }
 
 /// Asks for the ids of all files.
@@ -165,7 +167,8 @@ impl Query for ReadFileTotals {
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM files WHERE complete = 0"))?
                 .query_map([], row)?
                 .collect::<Result<_, _>>()?;
-            Ok(FileTotals { owners, unfinished })
+            let is_shared = tx.query_row("SELECT applied > 0 FROM meta", [], |row| row.get(0))?;
+            Ok(FileTotals { owners, unfinished, is_shared })
         })
     }
 }
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(hers, (vec![grown.clone()], 2));
         let totals = store.send(ReadFileTotals).await.unwrap().unwrap();
         let owners = vec![(Owner::Admins, 1, 10), (Owner::from_name("ada"), 2, 55)];
-        assert_eq!(totals, FileTotals { owners, unfinished: vec![grown.clone()] });
+        assert_eq!(totals, FileTotals { owners, unfinished: vec![grown.clone()], is_shared: false });
         assert_eq!(store.send(ReadFileIds).await.unwrap().unwrap().len(), 3);
         let remove = WriteFile { change: FileChange::Remove(grown.id), durable: true };
         store.send(remove).await.unwrap().unwrap();

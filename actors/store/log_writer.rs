@@ -189,7 +189,18 @@ impl LogWriter {
 
     /// Whether the log can be written.
     pub fn health(&self) -> Health {
-        Health::new(&self.figures.fault)
+        Health::new(&self.figures)
+    }
+
+    /// Says why the cluster can write nothing, or that it can, and whether it is known only now that one of both is so.
+    pub(crate) fn set_away(&self, why: Option<Error>) -> bool {
+        let was_away = self.figures.away.borrow().is_some();
+        self.figures.away.send_if_modified(|away| {
+            let is_news = *away != why;
+            away.clone_from(&why);
+            is_news
+        });
+        was_away != why.is_some()
     }
 
     pub(super) fn write(&self, change: impl Change) -> ResponseFuture<Result<(), Error>> {

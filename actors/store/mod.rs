@@ -23,6 +23,7 @@ mod change;
 mod channels;
 mod columns;
 mod devices;
+mod elsewhere;
 mod failure;
 mod figures;
 mod files;
@@ -77,6 +78,7 @@ use tokio::time::timeout;
 
 use crate::runtime::observe::{Observe, Observed};
 use backup::RunningBackup;
+use elsewhere::Watchers;
 use files::Files;
 use journal::{Clustered, Journal, Local};
 use live::Shared;
@@ -89,6 +91,8 @@ pub use audit::{Audited, RecordCall, audit};
 pub use backup::{Backup, copy};
 pub use channels::{ChannelState, InboxRow, IsRemembered, OutboxRow, ReadChannel, ReadOutbox, WriteChannel};
 pub use devices::{Devices, ReadDevices, WriteDevices};
+pub(crate) use elsewhere::watch;
+pub use elsewhere::{ChangedElsewhere, SpentElsewhere, TableChanged, Watch, WatchSpending};
 pub(crate) use figures::Figures;
 pub use health::Health;
 pub use holdings::{Coming, Holdings};
@@ -147,6 +151,7 @@ pub struct Store {
     /// Until the store stops.
     files: Option<Arc<Files>>,
     backup: Option<RunningBackup>,
+    watchers: Watchers,
     figures: Arc<Figures>,
 }
 
@@ -235,7 +240,8 @@ impl Store {
         let writer_of = to(Box::new(Local(writes.clone())));
         let log_writer = to(journal(writes, Arc::clone(&figures)));
         let (threads, reader, files) = (vec![reader, writer], Some(questions), Some(files));
-        Ok(Self { log_writer, writer: writer_of, reader, threads, files, backup: None, figures })
+        let (backup, watchers) = (None, Watchers::default());
+        Ok(Self { log_writer, writer: writer_of, reader, threads, files, backup, watchers, figures })
     }
 
     /// Starts the actor on the store at `path`, to be asked alone: it is left as it is, whoever has it open.
@@ -266,7 +272,8 @@ impl Store {
         };
         let (threads, reader) = (vec![reader], Some(questions));
         let writer = log_writer.clone();
-        Ok(Actor::start(Self { log_writer, writer, reader, threads, files: None, backup: None, figures }))
+        let (files, backup, watchers) = (None, None, Watchers::default());
+        Ok(Actor::start(Self { log_writer, writer, reader, threads, files, backup, watchers, figures }))
     }
 
     /// What sessions write with.

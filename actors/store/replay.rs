@@ -5,8 +5,9 @@
 //! applied twice or left out. A record that is refused is refused by every daemon alike, and has its place all the same.
 //! So is one that the database or the program fails over: none after it could be applied otherwise.
 //!
-//! Under each subject of the log the highest token is known that a record had there. One with a lower token was written
-//! by a daemon that was no longer the owner, which the log itself should have refused: nothing of it is applied.
+//! Of each session the highest token is known that a record of it had. One with a lower token was written by a daemon
+//! that was no longer the owner, which the log itself should have refused: nothing of it is applied. What is kept beside
+//! sessions has no owner, and tokens have no order there.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -119,7 +120,7 @@ pub struct ReadSubject(pub String);
 pub struct SubjectEnd {
     /// The number of its last record; 0 = it has none.
     pub last: u64,
-    /// The highest token of one.
+    /// The highest token of one; of what is kept beside sessions, that of the last.
     pub token: Token,
 }
 
@@ -268,8 +269,9 @@ impl Writer {
         let read = Record::from_bytes(bytes);
         // Each has a subject of its own, which nothing follows in.
         let is_guard = matches!(&read, Ok(Record { write: Write::Guard(_), .. }));
+        let is_owned = |record: &Record| is_guard || matches!(record.write.subject(), Subject::Session(_));
         let (outcome, token) = match read {
-            Ok(record) if !accepts(highest, record.stamp.token) => {
+            Ok(record) if is_owned(&record) && !accepts(highest, record.stamp.token) => {
                 let Token(token) = record.stamp.token;
                 let why = format!("it was written under token {token}, and {subject} has {}", highest.0);
                 tracing::error!(
@@ -323,11 +325,11 @@ impl Writer {
 
     fn make_change(&mut self, live: &mut Live, write: Write) -> Result<(), Failure> {
         match write {
-            Write::TakeOver(Subject::Session(session)) => {
+            Write::TakeOver(session) => {
                 usage::count_interrupted(self.db(), Some(&session))?;
                 Ok(())
             }
-            Write::TakeOver(Subject::Table(_)) | Write::Guard(_) => Ok(()),
+            Write::Guard(_) => Ok(()),
             Write::Append(appended) => self.append_record(live, &appended),
             Write::Delete { session, unused_since } => Deletion { session, unused_since }.apply(self, live),
             Write::Agents(changes) => WriteAgents(changes).apply(self, live),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use actix::Message;
 use clawmux_core::access::token::{self, Estate, Kind, Ledger, Token, Use};
-use clawmux_core::error::Error;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::Owner;
 use clawmux_core::replica::Write;
 use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::time::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::change::{Change, MadeBy};
 use super::columns::{Columns, time};
@@ -63,6 +63,12 @@ impl Change for WriteTokens {
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        // Looked at first: what is refused leaves nothing behind.
+        for change in &self.changes {
+            if let token::Change::Put(token) = change {
+                writer.check_name(token)?;
+            }
+        }
         for change in &self.changes {
             match change {
                 token::Change::Forget(id) => {
@@ -71,10 +77,14 @@ impl Change for WriteTokens {
                 token::Change::Put(token) => {
                     let Token { id, name, kind, sha256, scopes, created, since, .. } = token;
                     let Token { expires, revoked, used, origin, .. } = token;
+                    // What two daemons decide at the same time both holds: it ends at the earlier time.
                     writer.cached(
-                        "INSERT OR REPLACE INTO tokens
+                        "INSERT INTO tokens
                             (token, name, kind, sha256, scopes, created, expires, revoked, used, origin, since)
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                         ON CONFLICT (token) DO UPDATE SET
+                            expires = coalesce(min(expires, excluded.expires), expires, excluded.expires),
+                            revoked = coalesce(min(revoked, excluded.revoked), revoked, excluded.revoked)",
                     )?
                     .execute(params![
                         &**id,
@@ -97,9 +107,43 @@ impl Change for WriteTokens {
                         )?
                         .execute(params![&**name, time(*at), origin.to_string()])?;
                 }
+                token::Change::Seen(id, Use { at, origin }) => {
+                    writer
+                        .cached(
+                            "UPDATE tokens SET used = ?2, origin = ?3
+                             WHERE token = ?1 AND (used IS NULL OR used <= ?2)",
+                        )?
+                        .execute(params![&**id, time(*at), origin.to_string()])?;
+                }
             }
         }
         Ok(())
+    }
+}
+
+impl Writer {
+    /// Refuses a new key whose name is that of another one that lets somebody in: in a cluster two daemons may give one
+    /// name out at the same time. One that goes on from another has the name of that.
+    fn check_name(&self, token: &Token) -> Result<(), Failure> {
+        let Token { id, name, kind, created, since, revoked, .. } = token;
+        if *kind != Kind::ApiKey || since != created || revoked.is_some() {
+            return Ok(());
+        }
+        let other: Option<String> = self
+            .cached(
+                "SELECT token FROM tokens WHERE name = ?1 AND kind = ?2 AND token <> ?3 AND revoked IS NULL
+                    AND (expires IS NULL OR expires > ?4)
+                    AND NOT EXISTS (SELECT 1 FROM tokens WHERE token = ?3) LIMIT 1",
+            )?
+            .query_row(params![&**name, kind.name(), &**id, time(*created)], |row| row.get(0))
+            .optional()?;
+        match other {
+            None => Ok(()),
+            Some(other) => {
+                let why = format!("{name:?} is the name of {other} already: revoke that one first");
+                Err(Failure::Refused(ErrorCode::Conflict.error(why)))
+            }
+        }
     }
 }
 
@@ -251,7 +295,7 @@ mod tests {
         let path = folder.path().join("clawmux.db");
         let store = Store::start(&path).await.unwrap();
         assert!(!has_issued(&path) && !has_issued(folder.path()));
-        let all = [token(1, Kind::ApiKey), token(2, Kind::Jwt), token(3, Kind::ApiKey)];
+        let mut all = [token(1, Kind::ApiKey), token(2, Kind::Jwt), token(3, Kind::ApiKey)];
         let mut changes: Vec<Change> = all.iter().cloned().map(Change::Put).collect();
         changes.push(Change::Put(token(4, Kind::ApiKey)));
         store.send(WriteTokens { changes, durable: true }).await.unwrap().unwrap();
@@ -260,8 +304,14 @@ mod tests {
             Change::Forget("cmx_4".into()),
             Change::Used("token".into(), last(3)),
             Change::Used("token".into(), last(4)),
+            // Two that were decided without knowing of each other.
+            Change::Put(Token { revoked: None, used: None, origin: None, ..token(3, Kind::ApiKey) }),
+            Change::Seen("cmx_3".into(), Use { at: Timestamp::from_millis(1), ..last(1) }),
+            Change::Seen("cmx_2".into(), last(7)),
+            Change::Seen("cmx_9".into(), last(8)),
         ];
         store.send(WriteTokens { changes, durable: true }).await.unwrap().unwrap();
+        (all[1].used, all[1].origin) = (Some(last(7).at), Some(last(7).origin));
         store.send(crate::store::Stop).await.unwrap().unwrap();
 
         assert!(has_issued(&path));
@@ -270,6 +320,12 @@ mod tests {
         let mut listed = ledger.list();
         listed.sort_by(|a, b| a.id.cmp(&b.id));
         assert_eq!(listed, all);
+        let namesake =
+            Token { id: "cmx_7".into(), created: Timestamp::from_millis(2), ..token(1, Kind::ApiKey) };
+        let namesake = Token { since: namesake.created, ..namesake };
+        let write = WriteTokens { changes: vec![Change::Put(namesake)], durable: true };
+        let refused = store.send(write).await.unwrap().unwrap_err();
+        assert!(refused.code == ErrorCode::Conflict && refused.message.contains("cmx_1"), "{refused}");
         let token = Shown::Configured("token".into());
         assert_eq!(ledger.last_use(&token), Some(Change::Used("token".into(), last(4))));
         assert!(has_issued(&path), "also while a daemon has it open");

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use clawmux_actors::cluster::engine::{
-    Engine, EngineSettings, LogRecord, Published, RECORD_BYTES_MAX, Site, Unusable,
+    Beat, Engine, EngineSettings, LogRecord, Published, RECORD_BYTES_MAX, Site, Unusable,
 };
 use clawmux_core::cluster::base::{ClusterId, Manifest};
 use clawmux_core::cluster::node::{Heartbeat, Incarnation, NodeName, NodeState};
@@ -106,7 +106,7 @@ async fn answered<T>(mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
 fn session(engine: &Engine, name: &str) -> String {
     let key = SessionKey::parse(&format!("main:websocket:{name}:main")).unwrap();
     let slot = Slot::of(&key);
-    engine.subject(&Subject::Session(key), slot)
+    engine.session(&key, slot)
 }
 
 fn text(text: &str) -> Bytes {
@@ -224,10 +224,13 @@ fn nodes_join_are_heard_and_claim_slots() {
 
         let client = async_nats::connect(server.url()).await.unwrap();
         let mut heard = two.heartbeats().await.unwrap();
-        let beat = |node: &NodeName, epoch, state| Heartbeat {
-            from: Incarnation { node: node.clone(), epoch },
-            state,
-            hears: vec![bob.clone()],
+        let beat = |node: &NodeName, epoch, state| Beat {
+            heartbeat: Heartbeat {
+                from: Incarnation { node: node.clone(), epoch },
+                state,
+                hears: vec![bob.clone()],
+            },
+            at: (state != NodeState::Joining).then_some((7, [9; 32])),
         };
         client.publish("test.alive.x", "{}".into()).await.unwrap();
         client.flush().await.unwrap();

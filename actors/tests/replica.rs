@@ -145,7 +145,7 @@ impl Author {
             }
             37 => Write::RecordCall(self.call(session)),
             38 => Write::SpendOnLearning { at: self.now(), tokens: self.dice.of(9) as i64 - 3 },
-            _ => Write::TakeOver(Subject::Session(key(session))),
+            _ => Write::TakeOver(key(session)),
         };
         if matches!(write, Write::Delete { unused_since: None, .. }) && self.sessions[session].run.is_none() {
             self.sessions[session] = Session::default();

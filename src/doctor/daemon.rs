@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clawmux_actors::host::bound::socket_path;
 use clawmux_actors::operator::read_without_daemon;
+use clawmux_core::cluster::slot::Slot;
 use clawmux_core::config::Config;
 use clawmux_core::dialect::admin::LOCKED_OUT;
 use serde_json::{Value, json};
@@ -76,6 +77,19 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     } else {
         found.fine("daemon", who);
     }
+    if status["cluster"].is_object() {
+        let cluster = &status["cluster"];
+        let what = format!(
+            "node {} of the cluster {}, {}: {} of {} slots, {} nodes are heard",
+            cluster.text("node"),
+            cluster.text("cluster"),
+            cluster.text("state"),
+            cluster.number("slots"),
+            Slot::COUNT,
+            cluster.number("nodes")
+        );
+        found.fine("daemon", what);
+    }
     let problems = status.texts("problems");
     if let Some(model) = status["embeddings"].as_str()
         && !problems.iter().any(|problem| problem.starts_with("memory.embeddings"))
@@ -107,6 +121,16 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
 /// What to do about what the daemon says of itself.
 fn remedy(problem: &str) -> &'static str {
     let remedies = [
+        (
+            "the log of the cluster",
+            "`clawmux cluster status` says more; see to the NATS servers; the daemon goes on by itself",
+        ),
+        (
+            "the store of the cluster's node",
+            "`clawmux cluster nodes` shows which differ; stop the daemons, then `clawmux cluster rebuild` where the store \
+             is right",
+        ),
+        ("of the cluster until it is", "restart it once what it was drained for is done"),
         (
             "the store can't be written",
             "make room on its disk, or see to its permissions; the daemon goes on by itself",

@@ -1,5 +1,6 @@
 //! `clawmux status`: how the daemon is on one screen, and what waits for somebody.
 
+use clawmux_core::cluster::slot::Slot;
 use clawmux_core::provider::fault::Fault;
 use serde_json::{Value, json};
 
@@ -56,6 +57,9 @@ fn running(status: &Value) -> Vec<Row> {
         ("home", text("home"), Tone::Plain),
         ("store", text("store"), Tone::Plain),
     ];
+    if status["cluster"].is_object() {
+        rows.push(("cluster", in_cluster(&status["cluster"]), Tone::Plain));
+    }
     let size = &status["store_size"];
     if let (Some(total), Some(free)) = (size["bytes"].as_u64(), size["free_bytes"].as_u64()) {
         let mut what = bytes(total);
@@ -81,6 +85,19 @@ fn running(status: &Value) -> Vec<Row> {
         rows.push(("store", format!("{name} {held} in {}", counted(sessions, "session")), Tone::Plain));
     }
     rows
+}
+
+/// The part that the daemon takes in its cluster.
+fn in_cluster(cluster: &Value) -> String {
+    format!(
+        "{}, as its node {}: {}, {} of {} slots, {} heard",
+        cluster.text("cluster"),
+        cluster.text("node"),
+        cluster.text("state"),
+        cluster.number("slots"),
+        Slot::COUNT,
+        counted(cluster.number("nodes"), "node")
+    )
 }
 
 /// Who answers, what went wrong with that, and what it costs.

@@ -23,6 +23,8 @@ mod channels;
 mod chat;
 mod cli;
 #[cfg(feature = "nats")]
+mod cluster;
+#[cfg(feature = "nats")]
 mod cluster_commands;
 mod commands;
 mod conformance;

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use async_nats::Subscriber;
 use clawmux_core::cluster::node::{Epoch, Heartbeat, Incarnation, NodeName, NodeState};
+use clawmux_core::hex::{from_hex, hex};
+use clawmux_core::replica::digest::Digest;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -27,6 +29,19 @@ struct BeatValue {
     state: StateValue,
     #[serde(default)]
     hears: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    applied: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+}
+
+/// A heartbeat, and how far the store of its node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// What it says of itself.
+    pub heartbeat: Heartbeat,
+    /// The last record that its store has, and the chain over all records up to it; none where it does not say.
+    pub at: Option<(u64, Digest)>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -46,13 +61,13 @@ pub struct Heartbeats {
 }
 
 impl Engine {
-    /// Sends a heartbeat, and does not know who hears it.
+    /// Sends a heartbeat, with how far the node's store is, and does not know who hears it.
     ///
     /// # Errors
     /// Where it can't be sent now.
-    pub async fn beat(&self, beat: &Heartbeat) -> Result<(), String> {
+    pub async fn beat(&self, beat: &Beat) -> Result<(), String> {
         self.connected()?;
-        let subject = self.subjects.alive(&beat.from.node);
+        let subject = self.subjects.alive(&beat.heartbeat.from.node);
         let value = serde_json::to_vec(&BeatValue::from(beat)).map_err(|error| error.to_string())?;
         match timeout(SENT_WITHIN, self.nats.client.publish(subject, value.into())).await {
             Ok(sent) => sent.map_err(|error| one_line(&error)),
@@ -82,7 +97,7 @@ pub(super) fn sender(beat: &[u8]) -> Option<NodeName> {
 }
 
 impl Stream for Heartbeats {
-    type Item = Heartbeat;
+    type Item = Beat;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -101,8 +116,8 @@ impl Stream for Heartbeats {
     }
 }
 
-impl From<&Heartbeat> for BeatValue {
-    fn from(beat: &Heartbeat) -> Self {
+impl From<&Beat> for BeatValue {
+    fn from(Beat { heartbeat: beat, at }: &Beat) -> Self {
         Self {
             node: beat.from.node.to_string(),
             epoch: beat.from.epoch.0,
@@ -112,13 +127,15 @@ impl From<&Heartbeat> for BeatValue {
                 NodeState::Draining => StateValue::Draining,
             },
             hears: beat.hears.iter().map(NodeName::to_string).collect(),
+            applied: at.map(|(applied, _)| applied),
+            digest: at.map(|(_, digest)| hex(&digest)),
         }
     }
 }
 
-impl From<BeatValue> for Heartbeat {
+impl From<BeatValue> for Beat {
     fn from(beat: BeatValue) -> Self {
-        Self {
+        let heartbeat = Heartbeat {
             from: Incarnation { node: NodeName::new(beat.node), epoch: Epoch(beat.epoch) },
             state: match beat.state {
                 StateValue::Joining => NodeState::Joining,
@@ -126,6 +143,7 @@ impl From<BeatValue> for Heartbeat {
                 StateValue::Draining => NodeState::Draining,
             },
             hears: beat.hears.into_iter().map(NodeName::new).collect(),
-        }
+        };
+        Self { heartbeat, at: beat.applied.zip(beat.digest.as_deref().and_then(from_hex)) }
     }
 }

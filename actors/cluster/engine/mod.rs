@@ -13,6 +13,7 @@
 //! | `buckets` | nodes join, slots are read and written |
 //! | `heartbeats` | who says that it is alive |
 //! | `peers` | questions from node to node, and text as it is said |
+//! | `handover` | a node is asked to give its slots away |
 //!
 //! Nothing here decides anything: who may write is what [`clawmux_core::cluster`] says, what a record says is
 //! the store's. Every answer comes within [`ANSWER_MAX`], or is an error that says so. A future that is
@@ -29,6 +30,7 @@ mod base;
 mod buckets;
 mod durability;
 mod following;
+mod handover;
 mod heartbeats;
 mod peers;
 mod reading;
@@ -47,15 +49,16 @@ use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::Slot;
 pub use clawmux_core::config::Durability;
 use clawmux_core::config::{self, BusCredential};
-use clawmux_core::replica::Subject;
+use clawmux_core::ids::SessionKey;
 use tokio::sync::Semaphore;
 
 pub use self::base::{CHUNK_BYTES, Chunked};
 pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
-pub use self::heartbeats::Heartbeats;
+pub use self::handover::{HandOverAsked, HandOversAsked};
+pub use self::heartbeats::{Beat, Heartbeats};
 pub use self::peers::{Question, Questions, ReplyTo};
-pub use self::reading::Extent;
+pub use self::reading::{Extent, LogServer, LogServers};
 pub use self::site::{Planned, Site};
 use self::subjects::Subjects;
 pub use self::writing::Published;
@@ -183,9 +186,19 @@ impl Engine {
         &self.site
     }
 
-    /// Where records about this are in the log, `slot` being its slot.
-    pub fn subject(&self, subject: &Subject, slot: Slot) -> String {
-        self.subjects.of(subject, slot)
+    /// Where the records of a session are in the log, `slot` being its slot.
+    pub fn session(&self, session: &SessionKey, slot: Slot) -> String {
+        self.subjects.session(session, slot)
+    }
+
+    /// Where the records of what is kept beside sessions under this name are in the log.
+    pub fn table(&self, table: &str) -> String {
+        self.subjects.table(table)
+    }
+
+    /// Which table's records are under this subject of the log; none where it is another.
+    pub fn table_of(&self, subject: &str) -> Option<&'static str> {
+        self.subjects.table_of(subject)
     }
 
     /// Where the guard of the key with this hash is in the log.
@@ -201,6 +214,12 @@ impl Engine {
     /// Whether a server is connected now. Without one everything fails at once.
     pub fn is_connected(&self) -> bool {
         self.nats.client.connection_state() == State::Connected
+    }
+
+    /// The name and the version of the server that is connected; none where none is.
+    pub fn server(&self) -> Option<(String, String)> {
+        let info = self.nats.client.server_info();
+        self.is_connected().then_some((info.server_name, info.version))
     }
 
     /// How often the connection was lost.

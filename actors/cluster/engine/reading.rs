@@ -6,7 +6,7 @@
 
 use std::pin::pin;
 
-use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, PeerInfo};
 use async_nats::{HeaderMap, Message, StatusCode, header};
 use bytes::Bytes;
 use clawmux_core::cluster::stamp::Sequence;
@@ -31,6 +31,28 @@ pub struct Extent {
     pub bytes: u64,
     /// How many records are there.
     pub records: u64,
+}
+
+/// The servers that have the log, as its leader says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogServers {
+    /// The leader; none where the server is no part of a cluster.
+    pub leader: Option<String>,
+    /// The others.
+    pub followers: Vec<LogServer>,
+}
+
+/// A server that has the log and does not lead it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogServer {
+    /// Its name.
+    pub name: String,
+    /// Whether it has what the leader has.
+    pub is_current: bool,
+    /// Whether it is away.
+    pub is_offline: bool,
+    /// What it lacks, in records.
+    pub lag: u64,
 }
 
 /// A message as it is stored.
@@ -85,17 +107,32 @@ impl Engine {
     /// # Errors
     /// Where the leader does not answer.
     pub async fn extent(&self) -> Result<Extent, String> {
+        self.look().await.map(|(extent, _)| extent)
+    }
+
+    /// How far the log reaches, and which servers have it.
+    ///
+    /// # Errors
+    /// Where the leader does not answer.
+    pub async fn look(&self) -> Result<(Extent, LogServers), String> {
         let asked = async {
             let log = self.nats.jetstream.get_stream(self.subjects.log_stream()).await;
             log.map_err(|error| one_line(&error))
         };
-        let state = self.in_time(asked).await?.cached_info().state.clone();
-        Ok(Extent {
+        let log = self.in_time(asked).await?;
+        let info = log.cached_info();
+        let state = &info.state;
+        let extent = Extent {
             first: Sequence(state.first_sequence),
             last: Sequence(state.last_sequence),
             bytes: state.bytes,
             records: state.messages,
-        })
+        };
+        let servers = info.cluster.as_ref().map(|cluster| LogServers {
+            leader: cluster.leader.clone(),
+            followers: cluster.replicas.iter().map(LogServer::from).collect(),
+        });
+        Ok((extent, servers.unwrap_or_default()))
     }
 
     /// The answer, where it comes within [`ANSWER_MAX`].
@@ -139,6 +176,17 @@ impl Engine {
             }
             let headers = answer.headers.unwrap_or_default();
             found.push(Stored { sequence, headers, payload: answer.payload });
+        }
+    }
+}
+
+impl From<&PeerInfo> for LogServer {
+    fn from(peer: &PeerInfo) -> Self {
+        Self {
+            name: peer.name.clone(),
+            is_current: peer.current,
+            is_offline: peer.offline,
+            lag: peer.lag.unwrap_or(0),
         }
     }
 }

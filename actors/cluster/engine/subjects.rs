@@ -7,6 +7,7 @@
 //! | `PREFIX.log.t.{table}` | the records of what is kept beside sessions |
 //! | `PREFIX.alive.{node}` | heartbeats |
 //! | `PREFIX.node.{node}` | what a node is asked |
+//! | `PREFIX.node.{node}.handover` | a node is asked to give its slots away |
 //! | `PREFIX.live.{slot}.{session}` | what is said of a session, as it is said |
 //! | `NAME.base.manifest`, `NAME.base.plan` | which base there is, and which one somebody means to write |
 //! | `NAME.base.c.{generation}.{chunk}` | the parts of a base |
@@ -110,15 +111,20 @@ impl Subjects {
         format!("{}.log.>", self.prefix)
     }
 
-    /// The records about this, whose slot is that.
-    pub(super) fn of(&self, subject: &Subject, slot: Slot) -> String {
-        let prefix = &self.prefix;
-        match subject {
-            Subject::Session(session) => {
-                format!("{prefix}.log.s.{}.{}", slot.number(), SessionId::of(session))
-            }
-            Subject::Table(table) => format!("{prefix}.log.t.{table}"),
-        }
+    /// The records of a session, whose slot is this.
+    pub(super) fn session(&self, session: &SessionKey, slot: Slot) -> String {
+        format!("{}.log.s.{}.{}", self.prefix, slot.number(), SessionId::of(session))
+    }
+
+    /// The records of what is kept beside sessions under this name.
+    pub(super) fn table(&self, table: &str) -> String {
+        format!("{}.log.t.{table}", self.prefix)
+    }
+
+    /// Which table's records are under this subject of the log; none where it is another.
+    pub(super) fn table_of(&self, subject: &str) -> Option<&'static str> {
+        let table = subject.strip_prefix(&*self.prefix)?.strip_prefix(".log.t.")?;
+        Subject::TABLES.into_iter().find(|name| *name == table)
     }
 
     /// The guard of the key with this hash.
@@ -155,6 +161,11 @@ impl Subjects {
     /// What is said of this session, as it is said.
     pub(super) fn live(&self, session: &SessionKey) -> String {
         format!("{}.live.{}.{}", self.prefix, Slot::of(session).number(), SessionId::of(session))
+    }
+
+    /// Where this node is asked to give its slots away.
+    pub(super) fn handover(&self, node: &NodeName) -> String {
+        format!("{}.node.{}.handover", self.prefix, token(node))
     }
 
     /// The heartbeats of all nodes.
@@ -207,9 +218,11 @@ mod tests {
         let session = SessionKey::parse("main:websocket:ada:main").unwrap();
         let slot = Slot::of(&session);
         assert_eq!(subjects.live(&session), "clawmux.live.228.e41824f2ab516549e0639172ced548ab");
-        let session = subjects.of(&Subject::Session(session), slot);
+        let session = subjects.session(&session, slot);
         assert_eq!(session, "clawmux.log.s.228.e41824f2ab516549e0639172ced548ab");
-        assert_eq!(subjects.of(&Subject::Table("jobs"), Slot::new(1)), "clawmux.log.t.jobs");
+        assert_eq!(subjects.table("jobs"), "clawmux.log.t.jobs");
+        assert_eq!(subjects.table_of("clawmux.log.t.jobs"), Some("jobs"));
+        assert!(subjects.table_of("clawmux.log.t.cats").is_none() && subjects.table_of(&session).is_none());
         assert_eq!(subjects.guard(&[0, 255]), "clawmux.log.k.00ff");
         assert!(subjects.is_guard("clawmux.log.k.00ff") && !subjects.is_guard(&session));
         assert_eq!(subjects.slots().stream(), "KV_clawmux_slots");

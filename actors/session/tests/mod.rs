@@ -249,6 +249,7 @@ impl World {
             meters: Meters::default(),
         });
         let supervisor = SessionSupervisor::new(SessionsSetup {
+            remote: None,
             arbiters: Arbiters::default(),
             deps: deps.clone(),
             agents,

@@ -129,7 +129,7 @@ fn a_full_disk_is_named_loses_nothing_and_passes() {
 #[test]
 fn an_outage_refuses_all_alike_until_the_writer_itself_finds_it_over() {
     let mut log = Log::new();
-    let health = crate::store::Health::new(&log.writer.figures.fault);
+    let health = crate::store::Health::new(&log.writer.figures);
     let pages: i64 = log.writer.db.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
     log.writer.db.execute_batch(&format!("PRAGMA max_page_count = {pages}")).unwrap();
     let answer = |log: &mut Log, text: (u64, Event)| {

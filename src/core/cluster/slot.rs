@@ -38,11 +38,6 @@ impl Slot {
         Self(SessionId::of(root).0[0])
     }
 
-    /// The slot of what is kept beside sessions under this name.
-    pub fn of_name(name: &str) -> Self {
-        Self(Sha256::digest(name)[0])
-    }
-
     /// All of them, by number.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..=u8::MAX).map(Self)

@@ -10,6 +10,7 @@ use crate::config::Origin;
 use crate::config::request::ConfigIssue;
 use crate::conversation::event::Logged;
 use crate::conversation::reply::SessionSummary;
+use crate::daemon::cluster::{ClusterStatus, GetClusterStatus, HandOver, HandedOver, ListSlots, SlotOwner};
 use crate::daemon::command::Status;
 use crate::ids::{AgentId, ConnectionId, Owner, PluginName, Seq, SessionKey};
 use crate::memory::upkeep::{
@@ -66,6 +67,12 @@ area! {
         Bus(ObserveBus) => Observed(Snapshot),
         /// Look at messages of the bus that could not be taken, or settle them.
         DeadLetters(DeadLettersAsked) => DeadLetters(Vec<DeadLetter>),
+        /// How the cluster is.
+        Cluster(GetClusterStatus) => Cluster(Box<ClusterStatus>),
+        /// Who owns which sessions.
+        Slots(ListSlots) => Slots(Vec<SlotOwner>),
+        /// Have a node of the cluster give its sessions away.
+        HandOver(HandOver) => HandedOver(HandedOver),
         /// The tokens spent, and what the budgets leave.
         Usage(ReadUsage) => Usage(UsageReport),
         /// How the caches of providers were used.
@@ -120,6 +127,12 @@ pub enum OperatorReply {
     Observed(Snapshot),
     /// To `DeadLetters`: those that it was about.
     DeadLetters(Vec<DeadLetter>),
+    /// To `Cluster`.
+    Cluster(Box<ClusterStatus>),
+    /// To `Slots`.
+    Slots(Vec<SlotOwner>),
+    /// To `HandOver`.
+    HandedOver(HandedOver),
     /// To `LoadPlugin`.
     Loaded(LoadedPlugin),
     /// To `UnloadPlugin`.
@@ -201,6 +214,9 @@ impl OperatorCommand {
             Self::DeadLetters(DeadLettersAsked::Show(_)) => "admin.bus.dlq.show",
             Self::DeadLetters(DeadLettersAsked::Replay(_)) => "admin.bus.dlq.replay",
             Self::DeadLetters(DeadLettersAsked::Drop(_)) => "admin.bus.dlq.drop",
+            Self::Cluster(_) => "admin.cluster.status",
+            Self::Slots(_) => "admin.cluster.slots",
+            Self::HandOver(_) => "admin.cluster.handover",
             Self::Usage(_) => "admin.usage",
             Self::Caches(_) => "admin.usage.cache",
             Self::Sessions(_) => "admin.sessions",

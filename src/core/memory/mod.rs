@@ -169,6 +169,9 @@ pub struct Source {
     pub run: Option<RunId>,
 }
 
+/// The second and third part of the key of the sessions for which vectors of memories count. There are none of such keys.
+pub const EMBEDDINGS_SESSION: (&str, &str) = ("memory", "embeddings");
+
 /// A memory to store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewMemory {

@@ -217,6 +217,14 @@ impl Meter {
         near
     }
 
+    /// Counts what was spent elsewhere, by an agent for a principal.
+    pub fn add(&mut self, now: Timestamp, agent: &AgentId, principal: &Owner, spent: Spent) {
+        self.roll(now);
+        let counted = self.counted.entry((agent.clone(), principal.clone())).or_default();
+        counted.day = counted.day.plus(spent);
+        counted.month = counted.month.plus(spent);
+    }
+
     /// How the budgets stand: the session's where what it has spent is given, everybody's, and those of the
     /// rules for whom they are known to concern. Those in money where there is a limit, tokens of everybody
     /// always.
@@ -417,6 +425,17 @@ mod tests {
     fn standing(meter: &mut Meter, now: Timestamp) -> [(u64, u64); 2] {
         let status = meter.status(now, None);
         [0, 1].map(|at| (status[at].used, status[at].reserved))
+    }
+
+    #[test]
+    fn what_is_spent_elsewhere_counts_and_ends_with_its_day() {
+        let mut meter = meter(0, 1000, 5000);
+        let Caller(agent, principal) = main();
+        meter.add(JANUARY, &agent, &principal, tokens(900));
+        assert_eq!(standing(&mut meter, JANUARY), [(900, 0), (900, 0)]);
+        assert!(meter.reserve(JANUARY, &main().ask(0, 200, 1)).is_err());
+        meter.add(FEBRUARY, &agent, &principal, tokens(5));
+        assert_eq!(standing(&mut meter, FEBRUARY), [(5, 0), (5, 0)]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::cluster::stamp::{RecordId, Stamp, Token};
 use crate::conversation::event::{Event, Logged};
 use crate::conversation::log::record as event_record;
 use crate::conversation::log::segment::Segment;
+use crate::conversation::log::usage::UsageRecord;
 use crate::conversation::outbox::ToSay;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, Seq, SessionKey};
@@ -165,6 +166,33 @@ impl Record {
     }
 }
 
+impl Record {
+    /// What calls of models cost by the record that is these bytes; empty where that is not what it is about.
+    pub fn usage_of(bytes: &Bytes) -> Vec<UsageRecord> {
+        #[derive(Deserialize)]
+        struct Kind<'a> {
+            #[serde(borrow)]
+            kind: Cow<'a, str>,
+        }
+        match serde_json::from_slice(bytes) {
+            Ok(Kind { kind }) if kind == "usage" => match Self::from_bytes(bytes) {
+                Ok(Self { write: Write::RecordUsage { records, .. }, .. }) => records,
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Record {
+    /// Whether something is said over channels by the record that is these bytes. Where it is not about that it may seem
+    /// so, if a text has those words.
+    pub fn may_say(bytes: &[u8]) -> bool {
+        let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
+        memchr::memmem::find(&bytes[..end], br#""to_say":["#).is_some()
+    }
+}
+
 impl Appended {
     fn to_line<'a>(&'a self, data: &mut Vec<&'a Bytes>) -> Result<AppendLine<'a>, Error> {
         let mut body = Vec::new();
@@ -298,7 +326,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    "take_over" => TakeOver(subject),
+    "take_over" => TakeOver(session),
     "guard" => Guard(guard),
     "delete" => Delete { session, unused_since },
     "agents" => Agents(changes),

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::record::{Record, VERSION};
-use super::write::{Appended, Subject, Write};
+use super::write::{Appended, Write};
 use crate::access::About;
 use crate::access::pairing::{self, Device, Grant};
 use crate::access::token::{self, Use};
@@ -200,6 +200,7 @@ fn tokens() -> Vec<token::Change> {
         Change::Put(jwt),
         Change::Forget("cmx_2".into()),
         Change::Used("token".into(), Use { at: at(3), origin }),
+        Change::Seen("cmx_1".into(), Use { at: at(3), origin }),
     ]
 }
 
@@ -231,7 +232,9 @@ fn devices() -> Vec<pairing::Change> {
         approved: at(2),
         grants: vec![grant(Role::Operator, None), grant(Role::Node, Some(at(9)))],
     };
-    vec![pairing::Change::Put(device), pairing::Change::Remove("d".into())]
+    let last = Use { at: at(3), origin: IpAddr::from([10, 0, 0, 1]) };
+    let seen = pairing::Change::Seen("d".into(), Role::Node, last);
+    vec![pairing::Change::Put(device), pairing::Change::Remove("d".into()), seen]
 }
 
 fn jobs() -> Vec<JobWrite> {
@@ -385,8 +388,7 @@ fn all() -> Vec<Write> {
     let value = |value| Write::PluginValue { namespace: namespace.clone(), key: "k".into(), value };
     let vectors = vec![(3, memory().embedding), (4, None)];
     let mut all = vec![
-        Write::TakeOver(Subject::Session(key("s"))),
-        Write::TakeOver(Subject::Table("jobs")),
+        Write::TakeOver(key("s")),
         Write::Guard(appended().guards().pop().unwrap()),
         Write::Append(appended()),
         Write::Append(Appended {
@@ -472,7 +474,7 @@ fn what_is_no_record_is_refused_in_words() {
         ),
         (of("tokens", r#"{"changes":[{"lend":[]}]}"#), "there is no token::Change \"lend\""),
         (of("begin_call", r#"{"call":-1}"#), "expected a number (u64), found a number, at call"),
-        (of("take_over", r#"{"subject":"main:a:b:c"}"#) + "\nrest", "data of nothing"),
+        (of("take_over", r#"{"session":"main:a:b:c"}"#) + "\nrest", "data of nothing"),
         (append.replace("\"kind\":\"started\"", "\"kind\":\"text\""), "text is no event of a record"),
         (append.replace("\"data\":[7,5]", "\"data\":[7]"), "has not the data of its attachments"),
         (append.replace("\"data\":[7,5]", "\"data\":[7,50]"), "data of an attachment is missing"),
@@ -482,7 +484,7 @@ fn what_is_no_record_is_refused_in_words() {
         assert!(error.message.contains(says), "{bytes}\n{error}");
     }
     let later =
-        of("take_over", r#"{"subject":"main:a:b:c"}"#).replace("\"v\":1", &format!("\"v\":{}", VERSION + 1));
+        of("take_over", r#"{"session":"main:a:b:c"}"#).replace("\"v\":1", &format!("\"v\":{}", VERSION + 1));
     let error = Record::from_bytes(&later.into()).unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("update it"), "{error}");

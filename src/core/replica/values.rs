@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::value::{Value, bytes, fields, names, text_of, unreadable, variants};
-use super::write::{Guard, Subject};
+use super::write::Guard;
 use crate::access::About;
 use crate::access::pairing::{self, Device, Grant};
 use crate::access::token::{self, Token, Use};
@@ -14,7 +14,6 @@ use crate::channel::change::{ChannelChange, Saying, SendState, Words};
 use crate::conversation::log::usage::UsageRecord;
 use crate::conversation::outbox::{ChannelAnswer, ToSay};
 use crate::error::Error;
-use crate::ids::SessionKey;
 use crate::memory::file::{FileAbout, FileChange, FileId, FileRow, UploadId};
 use crate::memory::{Embedding, MemoryRecord};
 use crate::prompt::answer_to::AnswerTo;
@@ -30,25 +29,6 @@ use crate::scope::{Role, Scope, Scopes};
 use crate::tools::audit::{CallRecord, CallUsage};
 use crate::tools::plugin::PluginNamespace;
 
-impl Value for Subject {
-    fn to_json(&self) -> Json {
-        match self {
-            Self::Session(session) => session.to_json(),
-            Self::Table(name) => (*name).into(),
-        }
-    }
-
-    /// A key of a session has colons, and no name of a table has.
-    fn from_json(json: Json) -> Result<Self, Error> {
-        let name = String::from_json(json)?;
-        if name.contains(':') {
-            return SessionKey::from_json(name.into()).map(Self::Session);
-        }
-        let table = Self::TABLES.into_iter().find(|table| *table == name);
-        table.map(Self::Table).ok_or_else(|| unreadable(format_args!("there is no subject {name:?}")))
-    }
-}
-
 // Credentials and devices.
 fields! {
     Token { id, name, kind, sha256, scopes, created, since, expires, revoked, used, origin }
@@ -61,8 +41,8 @@ fields! {
     }
 }
 variants! {
-    token::Change { "put" => Put(token), "forget" => Forget(id), "used" => Used(name, last) }
-    pairing::Change { "put" => Put(device), "remove" => Remove(id) }
+    token::Change { "put" => Put(token), "forget" => Forget(id), "used" => Used(name, last), "seen" => Seen(id, last) }
+    pairing::Change { "put" => Put(device), "remove" => Remove(id), "seen" => Seen(id, role, last) }
 }
 names!(token::Kind, Role);
 

@@ -14,7 +14,7 @@ use crate::conversation::log::usage::UsageRecord;
 use crate::conversation::outbox::ToSay;
 use crate::ids::{Owner, RunId, Seq, SessionKey};
 use crate::memory::file::FileChange;
-use crate::memory::{Embedding, MemoryRecord};
+use crate::memory::{EMBEDDINGS_SESSION, Embedding, MemoryRecord};
 use crate::schedule::job::JobWrite;
 use crate::time::Timestamp;
 use crate::tools::audit::CallRecord;
@@ -23,9 +23,9 @@ use crate::tools::plugin::PluginNamespace;
 /// A change, all of which is made or nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    /// A subject is taken over: who holds the token of this record is the only one who writes under it from here on. Calls
-    /// of models that were under way in a session count as spent, with what was reserved for them.
-    TakeOver(Subject),
+    /// A session is taken over: who holds the token of this record is the only one who writes it from here on. Calls of
+    /// models that were under way in it count as spent, with what was reserved for them.
+    TakeOver(SessionKey),
     /// An idempotency key stands for a run from here on. It changes nothing: it is there so that no other daemon gives
     /// the key to another run at the same time, and comes with the prompt or not at all.
     Guard(Guard),
@@ -141,12 +141,12 @@ impl Appended {
     }
 }
 
-/// What a change is about: the changes of one subject are written one after the other, by one daemon.
+/// What a change is about: the changes of one subject are written one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
-    /// A session, with what its calls cost.
+    /// A session, with what its calls cost: one daemon at a time writes it, its owner.
     Session(SessionKey),
-    /// What is kept beside sessions, by its name.
+    /// What is kept beside sessions, by its name: all daemons write it.
     Table(&'static str),
 }
 
@@ -154,6 +154,14 @@ impl Subject {
     /// The names of what is kept beside sessions.
     pub const TABLES: [&'static str; 10] =
         ["agents", "calls", "channels", "devices", "files", "jobs", "memories", "plugins", "tokens", "tools"];
+
+    /// That of what calls of models cost. Those that count for a session that is none can be made by any daemon.
+    fn of_calls(session: &SessionKey) -> Self {
+        match (&*session.channel(), &*session.account()) == EMBEDDINGS_SESSION {
+            true => Self::Table("calls"),
+            false => Self::Session(session.clone()),
+        }
+    }
 
     /// What it is about, in the words of the log: a table's name, or the key of a session.
     pub fn name(&self) -> &str {
@@ -168,13 +176,13 @@ impl Write {
     /// What it is about.
     pub fn subject(&self) -> Subject {
         let session = match self {
-            Self::TakeOver(of) => return of.clone(),
+            Self::TakeOver(session) => session,
             Self::Guard(guard) => &guard.session,
             Self::Append(appended) => &appended.session,
             Self::Delete { session, .. } => session,
-            Self::BeginCall { reserved, .. } => &reserved.session,
+            Self::BeginCall { reserved, .. } => return Subject::of_calls(&reserved.session),
             Self::RecordUsage { records, .. } => match records.first() {
-                Some(record) => &record.session,
+                Some(record) => return Subject::of_calls(&record.session),
                 None => return Subject::Table("calls"),
             },
             Self::RecordCall(call) => &call.session,

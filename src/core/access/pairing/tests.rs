@@ -105,6 +105,12 @@ impl World {
             match change {
                 Change::Put(device) => drop(devices.insert(device.id.clone(), device.clone())),
                 Change::Remove(id) => drop(devices.remove(id)),
+                Change::Seen(id, role, last) => {
+                    let grants = devices.get_mut(id).into_iter().flat_map(|device| &mut device.grants);
+                    for grant in grants.filter(|grant| grant.role == *role) {
+                        (grant.used, grant.origin) = (Some(last.at), Some(last.origin));
+                    }
+                }
             }
         }
         self.registry = Registry::new(authority, vec![7; 32], devices.into_values().collect());
@@ -207,6 +213,36 @@ fn over_loopback_a_device_is_paired_at_once_and_its_token_is_stable() {
     assert_eq!((list.paired.len(), list.pending.len()), (2, 0));
     let about = &list.paired[0].about;
     assert_eq!((&*about.client_id, about.mode.len()), ("cli[2J", 128), "nothing a terminal obeys");
+}
+
+#[test]
+fn what_somebody_else_decided_ends_connections_as_it_would_here() {
+    let mut world = World::new();
+    for seed in 1..=4 {
+        world.token(&guest(seed, TOKEN));
+        world.token(&guest(seed, TOKEN).node());
+    }
+    let before = world.list(&operator()).paired;
+    let change = |mut device: Device| {
+        let node = device.grants.iter_mut().find(|grant| grant.role == Role::Node).unwrap();
+        match &*device.id {
+            device if device == id(1) => node.revoked = Some(Timestamp::from_millis(7)),
+            device if device == id(2) => node.salt = [9; 16],
+            device if device == id(3) => node.used = Some(Timestamp::from_millis(7)),
+            _ => return None,
+        }
+        Some(device)
+    };
+    let kept = before.into_iter().filter_map(change).collect();
+    let mut ends = world.registry.replace(vec![7; 32], kept);
+    let mut expected: Vec<(Arc<str>, Option<Role>)> =
+        [(1, Some(Role::Node)), (2, Some(Role::Node)), (4, None)]
+            .map(|(seed, role)| (id(seed).into(), role))
+            .into();
+    ends.sort_by(|a, b| a.0.cmp(&b.0));
+    expected.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(ends, expected);
+    assert_eq!(world.list(&operator()).paired.len(), 3);
 }
 
 #[test]

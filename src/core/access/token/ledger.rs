@@ -357,8 +357,7 @@ impl Ledger {
         match shown {
             Shown::Issued(id) => {
                 let token = self.tokens.get(id)?;
-                is_news(token.used, token.origin)
-                    .then(|| Change::Put(Token { used: Some(now), origin: Some(origin), ..token.clone() }))
+                is_news(token.used, token.origin).then(|| Change::Seen(id.clone(), Use { at: now, origin }))
             }
             Shown::Configured(name) => {
                 let last = self.configured.get(name);
@@ -371,9 +370,28 @@ impl Ledger {
     /// What is to be written down of its last use.
     pub fn last_use(&self, shown: &Shown) -> Option<Change> {
         match shown {
-            Shown::Issued(id) => self.tokens.get(id).cloned().map(Change::Put),
+            Shown::Issued(id) => {
+                let Token { used, origin, .. } = self.tokens.get(id)?;
+                Some(Change::Seen(id.clone(), Use { at: (*used)?, origin: (*origin)? }))
+            }
             Shown::Configured(name) => {
                 self.configured.get(name).map(|last| Change::Used(name.clone(), *last))
+            }
+        }
+    }
+
+    /// What is written down was changed by somebody else; what is known here of uses may be later.
+    pub fn replace(&mut self, kept: Self) {
+        let before = std::mem::replace(self, kept);
+        for (id, token) in &mut self.tokens {
+            if let Some(known) = before.tokens.get(id).filter(|known| known.used > token.used) {
+                (token.used, token.origin) = (known.used, known.origin);
+            }
+        }
+        for (name, known) in before.configured {
+            let last = self.configured.entry(name).or_insert(known);
+            if known.at > last.at {
+                *last = known;
             }
         }
     }
@@ -385,6 +403,11 @@ impl Ledger {
                 Change::Put(token) => drop(self.tokens.insert(token.id.clone(), token.clone())),
                 Change::Forget(id) => drop(self.tokens.remove(id)),
                 Change::Used(name, last) => drop(self.configured.insert(name.clone(), *last)),
+                Change::Seen(id, last) => {
+                    if let Some(token) = self.tokens.get_mut(id) {
+                        (token.used, token.origin) = (Some(last.at), Some(last.origin));
+                    }
+                }
             }
         }
     }

@@ -200,6 +200,9 @@ pub enum Change {
     Forget(Arc<str>),
     /// One of the configuration was used.
     Used(Arc<str>, Use),
+    /// One that was given out was used, by its id. Nothing else of it changes, whatever somebody else decides of it at
+    /// the same time.
+    Seen(Arc<str>, Use),
 }
 
 /// What somebody was let in with.

@@ -208,6 +208,24 @@ fn use_is_noted_now_and_then() {
     assert_eq!((&*configured[0].name, configured[0].used.unwrap().origin), ("ci", here));
 }
 
+#[test]
+fn what_somebody_else_decided_holds_and_later_uses_stay_known() {
+    let mut world = World::new(true);
+    let (token, _) = world.create("bot", Kind::ApiKey).unwrap();
+    let here: IpAddr = [127, 0, 0, 1].into();
+    for shown in [Shown::Issued(token.id.clone()), Shown::Configured("ci".into())] {
+        let used = world.ledger.used(&shown, here, NOW).unwrap();
+        world.ledger.apply(&[used]);
+    }
+    let revoked = Token { revoked: Some(NOW), used: None, ..token.clone() };
+    world.ledger.replace(Ledger::new(vec![revoked]));
+    let known = &world.ledger.tokens[&token.id];
+    assert_eq!((known.revoked, known.used, known.origin), (Some(NOW), Some(NOW), Some(here)));
+    assert!(world.ledger.last_use(&Shown::Configured("ci".into())).is_some());
+    world.ledger.replace(Ledger::default());
+    assert_eq!(world.ledger.list(), []);
+}
+
 fn rotate(id: &str, overlap: Duration) -> TokenCommand {
     TokenCommand::Rotate(RotateToken { id: id.into(), overlap: Some(overlap), life: None })
 }

@@ -109,7 +109,8 @@ pub struct AgentRegistry {
     teams: BTreeMap<TeamId, Team>,
     mail: BTreeMap<u64, Mail>,
     notes: BTreeMap<String, Note>,
-    /// The number of the last message.
+    /// The number of the last message: where it is among all, and behind that chance, since the daemons of a cluster
+    /// number theirs at the same time.
     last_mail: u64,
     /// What changed of whom since it was last taken.
     changed: BTreeMap<SubAgentId, AgentChange>,

@@ -11,6 +11,9 @@ use crate::ids::{RunId, SubAgentId, TeamId};
 use crate::principal::Principal;
 use crate::time::Timestamp;
 
+/// So many bits of a message's number are chance.
+const CHANCE_BITS: u32 = 24;
+
 impl AgentRegistry {
     /// Forms a team and puts it to work.
     ///
@@ -150,7 +153,9 @@ impl AgentRegistry {
         let (team, owner) = (team.id.clone(), team.owner.clone());
         let name = RunId::from_random((at.random)()).to_string();
         for id in &reached {
-            self.last_mail += 1;
+            let random = (at.random)();
+            let chance = u32::from_be_bytes([0, random[0], random[1], random[2]]);
+            self.last_mail = ((self.last_mail >> CHANCE_BITS) + 1) << CHANCE_BITS | u64::from(chance);
             let mail = Mail {
                 number: self.last_mail,
                 message: name.clone(),

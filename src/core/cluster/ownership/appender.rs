@@ -1,4 +1,5 @@
-//! How the records of one session are written by one owner, one at a time.
+//! How the records of one subject are written by one node, one at a time: those of a session by its owner, those of a
+//! table by every node that has something to change.
 //!
 //! ```text
 //!         the replica has all that is known                acked, or seen as ours
@@ -41,6 +42,16 @@
 //!
 //! **What comes behind a guarded record must not build on it**, as its number may be given again: append nothing behind
 //! one before it is settled.
+//!
+//! # Subjects that nobody owns
+//!
+//! A table is written by all nodes at once ([`Appender::shared`]). There is no fence, and tokens have no order: one only
+//! says whose a record is, so it is the epoch of the node, which no other process has. All of the above holds, since none
+//! of it depends on who the others are: the first record after the expectation decides. If it is another's, the head is
+//! published anew behind it, at once. Whenever one is refused so another was accepted: somebody always gets on.
+//!
+//! What such a record changes must make sense behind any others: whether it does is decided by those who apply it, each
+//! alike, and not by its place.
 //!
 //! Time is bounded by pauses, not by giving up: a session whose records are not accepted says so after [`STALL_MS`]
 //! and goes on trying. Deliberately absent: reading the session again as a whole after a refusal. It turns one refusal
@@ -126,7 +137,8 @@ pub enum Action<R> {
     ReadSince(Attempt, Sequence),
     /// Ask the leader whose the guard of this record's key is. Where that fails, say [`Input::Unknown`].
     ReadKey(Attempt, RecordId),
-    /// The fence stands: what the replica has of the session is all there is. Restore it, act on it.
+    /// The fence stands: what the replica has of the session is all there is. Restore it, act on it. Of a shared subject:
+    /// it takes records.
     Opened,
     /// This record is in the log. Said once, as one of the three.
     Written(RecordId, Sequence),
@@ -142,12 +154,11 @@ pub enum Action<R> {
     Ended(Option<Token>),
 }
 
-/// The writer of one session, as long as it is awake under one token.
+/// The writer of one subject, as long as it is awake under one token.
 #[derive(Debug)]
 pub struct Appender<R> {
     token: Token,
-    fence: RecordId,
-    is_fenced: bool,
+    mode: Mode,
     /// Whether it ends once nothing is left to write.
     closes: bool,
     state: State,
@@ -170,6 +181,17 @@ struct Held<R> {
     id: RecordId,
     record: R,
     has_guard: bool,
+}
+
+/// Who else writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Maybe an earlier owner: its fence, with this number, does not stand yet.
+    Unfenced(RecordId),
+    /// Nobody but whoever outdoes it.
+    Fenced,
+    /// Everybody.
+    Shared,
 }
 
 /// Where the head is: the fence, or the first of the queue.
@@ -201,20 +223,8 @@ impl<R: Clone> Appender<R> {
         now_ms: u64,
         actions: &mut Vec<Action<R>>,
     ) -> Self {
-        let mut appender = Self {
-            token,
-            fence,
-            is_fenced: false,
-            closes: false,
-            state: State::Behind,
-            last: applied,
-            applied,
-            queue: VecDeque::new(),
-            attempts: 0,
-            tries: 0,
-            since_ms: Some(now_ms),
-            is_stalled: false,
-        };
+        let mut appender =
+            Self { since_ms: Some(now_ms), ..Self::at(token, Mode::Unfenced(fence), State::Behind, applied) };
         if accepts(highest, token) {
             appender.proceed(now_ms, actions);
         } else {
@@ -223,14 +233,37 @@ impl<R: Clone> Appender<R> {
         appender
     }
 
+    /// Begins to write a subject that all nodes write, of which the replica has applied `applied` as the last record
+    /// (0 = none). `token` is this process's alone.
+    pub fn shared(token: Token, applied: Sequence, actions: &mut Vec<Action<R>>) -> Self {
+        actions.push(Action::Opened);
+        Self::at(token, Mode::Shared, State::Rest, applied)
+    }
+
+    fn at(token: Token, mode: Mode, state: State, applied: Sequence) -> Self {
+        Self {
+            token,
+            mode,
+            closes: false,
+            state,
+            last: applied,
+            applied,
+            queue: VecDeque::new(),
+            attempts: 0,
+            tries: 0,
+            since_ms: None,
+            is_stalled: false,
+        }
+    }
+
     /// The token under which it writes.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// Whether its fence stands and it takes records.
+    /// Whether it takes records: its fence stands, or it needs none.
     pub fn is_open(&self) -> bool {
-        self.is_fenced && !self.closes && self.state != State::Ended
+        self.fence().is_none() && !self.closes && self.state != State::Ended
     }
 
     /// When it next wants [`Input::Tick`], by the node's own clock.
@@ -280,7 +313,7 @@ impl<R: Clone> Appender<R> {
             }
             Input::Lose => {
                 self.closes = true;
-                let published = usize::from(self.is_fenced && !self.queue.is_empty());
+                let published = usize::from(self.fence().is_none() && !self.queue.is_empty());
                 actions.extend(self.queue.drain(published..).map(|held| Action::Lost(held.id)));
                 self.proceed(now_ms, actions);
             }
@@ -297,9 +330,17 @@ impl<R: Clone> Appender<R> {
         self.proceed(now_ms, actions);
     }
 
+    /// The fence, where it does not stand yet.
+    fn fence(&self) -> Option<RecordId> {
+        match self.mode {
+            Mode::Unfenced(fence) => Some(fence),
+            Mode::Fenced | Mode::Shared => None,
+        }
+    }
+
     /// The record that is published next, or was and is not settled.
     fn head(&self) -> Option<RecordId> {
-        if self.is_fenced { self.queue.front().map(|held| held.id) } else { Some(self.fence) }
+        self.fence().or_else(|| self.queue.front().map(|held| held.id))
     }
 
     /// Publishes the head, or ends, where that is due.
@@ -319,7 +360,7 @@ impl<R: Clone> Appender<R> {
         let attempt = self.attempt();
         self.since_ms.get_or_insert(now_ms);
         self.state = State::Sent { attempt, transients };
-        let head = self.queue.front().filter(|_| self.is_fenced);
+        let head = self.queue.front().filter(|_| self.fence().is_none());
         actions.push(Action::Publish {
             attempt,
             stamp: Stamp { token: self.token, record },
@@ -341,15 +382,18 @@ impl<R: Clone> Appender<R> {
         }
         self.last = sequence;
         if stamp.token == self.token && self.head() == Some(stamp.record) {
-            if self.is_fenced {
+            if self.fence().is_none() {
                 self.settled(Action::Written(stamp.record, sequence), actions);
             } else {
-                self.is_fenced = true;
+                self.mode = Mode::Fenced;
                 self.flows(Action::Opened, actions);
             }
+        } else if self.mode == Mode::Shared {
+            // Somebody else's: nothing that was published before is accepted any more.
+            self.state = State::Rest;
         } else if !accepts(stamp.token, self.token) {
             self.end(Some(stamp.token), actions);
-        } else if !self.is_fenced {
+        } else if self.fence().is_some() {
             // An earlier owner, or this one when the session was awake before.
             self.state = State::Behind;
         } else if stamp.token == self.token {
@@ -416,7 +460,7 @@ impl<R: Clone> Appender<R> {
             self.proceed(now_ms, actions);
             return;
         }
-        match self.queue.front().filter(|held| self.is_fenced && is_refused && held.has_guard) {
+        match self.queue.front().filter(|held| self.fence().is_none() && is_refused && held.has_guard) {
             None => self.pause(now_ms),
             Some(Held { id, .. }) => {
                 let id = *id;

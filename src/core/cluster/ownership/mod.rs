@@ -4,7 +4,7 @@
 //! | step | where |
 //! |---|---|
 //! | join, live, see, claim | [`Ownership`](slots::Ownership): one for the node |
-//! | fence, append, settle what is unknown | [`Appender`](appender::Appender): one for each session that is awake |
+//! | fence, append, settle what is unknown | [`Appender`](appender::Appender): one for each session that is awake, and for each table that is written |
 //! | wake | whoever drives both: see below |
 //! | lose, hand over | `Ownership` says so, the `Appender`s come to their end |
 //!

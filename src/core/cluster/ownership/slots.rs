@@ -211,6 +211,16 @@ impl Ownership {
         }
     }
 
+    /// How far this node is; none before it has joined.
+    pub fn state(&self) -> Option<NodeState> {
+        match self.life {
+            Life::Joining => None,
+            Life::CatchingUp(_) => Some(NodeState::Joining),
+            Life::Live(_) => Some(NodeState::Live),
+            Life::Draining(_) | Life::Drained(_) => Some(NodeState::Draining),
+        }
+    }
+
     /// Who is alive.
     pub fn membership(&self) -> &Membership {
         &self.membership
@@ -259,11 +269,7 @@ impl Ownership {
         };
         if is_due(self.beat_ms, BEAT_MS) {
             self.beat_ms = Some(now_ms);
-            let state = match self.life {
-                Life::Joining | Life::CatchingUp(_) => NodeState::Joining,
-                Life::Live(_) => NodeState::Live,
-                Life::Draining(_) | Life::Drained(_) => NodeState::Draining,
-            };
+            let state = self.state().unwrap_or(NodeState::Joining);
             let hears = self.membership.hears(now_ms).cloned().collect();
             let from = Incarnation { node: self.me.clone(), epoch };
             actions.push(Action::Beat(Heartbeat { from, state, hears }));

@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    Call, actors, approvals, bus, channels, config, connections, devices, jobs, log, mcp, memory, plugins,
-    session, sessions, skills, status, tokens, upkeep, usage,
+    Call, actors, approvals, bus, channels, cluster, config, connections, devices, jobs, log, mcp, memory,
+    plugins, session, sessions, skills, status, tokens, upkeep, usage,
 };
 use crate::error::{Error, ErrorCode};
 use crate::request::ask::Ask;
@@ -47,6 +47,7 @@ static TOPICS: &[&[Method]] = &[
     mcp::METHODS,
     channels::METHODS,
     bus::METHODS,
+    cluster::METHODS,
     skills::METHODS,
     usage::METHODS,
     sessions::METHODS,

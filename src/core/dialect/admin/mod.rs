@@ -28,6 +28,7 @@ pub mod announcement;
 mod approvals;
 mod bus;
 mod channels;
+mod cluster;
 mod config;
 mod connections;
 mod devices;

@@ -33,6 +33,8 @@ const NEEDS_RESTART: &str = "restart the daemon to apply the new value";
 ///   `store_size`, in bytes, with the owners who hold most; `prompts_refused`, sentences for people of prompts that
 ///   budgets refuse;
 /// - what waits for somebody: `approvals_waiting`, `devices_waiting`, `tokens_expiring` (the first to end);
+/// - `cluster`, where the daemon is part of one: its name as `cluster`, this `node` with its `state`, how many `nodes`
+///   are heard and how many `slots` of 256 this one owns;
 /// - `reload_failed`, the last reload where it changed nothing, and `problems`: sentences for people.
 fn status(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
@@ -84,6 +86,10 @@ fn told(daemon: &DaemonStatus) -> Value {
         "prompts_refused": refused,
         "problems": problems,
     });
+    if let Some(Snapshot { state, .. }) = tree.child("cluster") {
+        let names = ["cluster", "node", "state", "nodes", "slots"];
+        answer["cluster"] = names.into_iter().map(|name| (name.to_owned(), state[name].clone())).collect();
+    }
     if let Some(sessions) = tree.child("session supervisor").filter(|sessions| sessions.silent.is_none()) {
         let each = || sessions.children.iter().map(|session| &session.state);
         answer["running"] = each().filter(|state| state["run"].is_string()).count().into();
@@ -193,6 +199,16 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                     .collect();
                 if !keys.is_empty() {
                     found.push(format!("{NEEDS_RESTART} of {}", keys.join(", ")));
+                }
+            }
+            "cluster" => {
+                let differ = state["stores_that_differ"].as_array().into_iter().flatten();
+                found.extend(differ.filter_map(Value::as_str).map(|node| {
+                    format!("the store of the cluster's node {node} is not as that of this daemon")
+                }));
+                if state["state"] == "draining" {
+                    let why = "this daemon takes no sessions of the cluster until it is started anew";
+                    found.push(why.to_owned());
                 }
             }
             "embedder" => found.extend(state["wrong"].as_str().map(str::to_owned)),

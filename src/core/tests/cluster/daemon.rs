@@ -13,6 +13,7 @@ use crate::engine::Stored;
 use crate::outside::{Answer, Ask, Flaw, Flight, Load, Outside};
 use crate::replica::Replica;
 use crate::rules::{self, Check};
+use crate::table::{Desk, TABLE};
 use crate::toy::{Body, Conversation, Event};
 
 /// How long silence may last, in milliseconds.
@@ -67,7 +68,8 @@ pub(crate) struct Running {
     pub(crate) held: BTreeMap<Slot, Token>,
     pub(crate) vacating: BTreeSet<Slot>,
     pub(crate) awake: BTreeMap<usize, Awake>,
-    records: u64,
+    pub(crate) desk: Option<Desk>,
+    pub(crate) records: u64,
     pub(crate) is_draining: bool,
     pub(crate) is_drained: bool,
 }
@@ -99,6 +101,7 @@ impl Daemon {
             held: BTreeMap::new(),
             vacating: BTreeSet::new(),
             awake: BTreeMap::new(),
+            desk: None,
             records: 0,
             is_draining: false,
             is_drained: false,
@@ -112,6 +115,7 @@ impl Daemon {
     /// Time passed.
     pub(crate) fn tick(&mut self, outside: &mut Outside<'_>, now_ms: u64) -> Check {
         self.own(outside, now_ms, &slots::Input::Tick)?;
+        self.tick_desk(outside, now_ms)?;
         let now_ms = now_ms + self.ahead_ms;
         for session in self.sessions() {
             let due = |awake: &Awake| awake.appender.deadline_ms().is_some_and(|at| at <= now_ms);
@@ -246,6 +250,7 @@ impl Daemon {
 
     /// A drain takes no longer than this: sessions that are not idle are closed, too.
     pub(crate) fn hurry(&mut self, outside: &mut Outside<'_>, now_ms: u64) -> Check {
+        self.rest_desk(outside, now_ms)?;
         let Some(running) = &self.running else { return Ok(()) };
         let vacating = running.vacating.clone();
         for session in self.sessions() {
@@ -558,13 +563,16 @@ impl Daemon {
 
     // The engine.
 
-    fn ask(&self, outside: &mut Outside<'_>, serial: u64, ask: Ask) {
+    pub(crate) fn ask(&self, outside: &mut Outside<'_>, serial: u64, ask: Ask) {
         let (node, process) = (self.number, self.process);
         outside.flights.push(Flight { node, process, serial, what: Load::Ask(ask) });
     }
 
     /// There is no answer to what a session asked last.
     pub(crate) fn time_out(&mut self, outside: &mut Outside<'_>, now_ms: u64, session: usize) -> Check {
+        if session == TABLE {
+            return self.time_out_of_table(outside, now_ms);
+        }
         let Some(awake) = self.awake(session) else { return Ok(()) };
         let Some((attempt, stamp)) = awake.asked.take() else { return Ok(()) };
         if let Some(stamp) = stamp
@@ -589,6 +597,9 @@ impl Daemon {
         let length = self.replica.applied;
         let Some(running) = &mut self.running else { return Ok(()) };
         let holds = !running.held.is_empty();
+        if answer.session() == Some(TABLE) {
+            return self.answered_of_table(outside, now_ms, serial, answer);
+        }
         let (session, input, attempt) = match answer {
             Answer::Slots(_) if is_blind && holds => return Ok(()),
             Answer::Slots(entries) => return self.own(outside, now_ms, &slots::Input::SlotsRead(&entries)),
@@ -669,7 +680,9 @@ impl Daemon {
     pub(crate) fn apply(&mut self, outside: &mut Outside<'_>, now_ms: u64) -> Check {
         let Some(stored) = outside.engine.stream.get(self.replica.applied).copied() else { return Ok(()) };
         if let Some((session, sequence, mut stamp)) = self.replica.apply(&stored) {
-            if let Some(awake) = self.awake(session) {
+            if session == TABLE {
+                self.applied_of_table(outside, now_ms, sequence, stamp)?;
+            } else if let Some(awake) = self.awake(session) {
                 let own = awake.appender.token();
                 if outside.has(Flaw::HeedsNoToken) {
                     disregard(own, [&mut stamp].into_iter());
@@ -695,7 +708,8 @@ impl Daemon {
     pub(crate) fn is_at_rest(&self) -> bool {
         self.running.as_ref().is_some_and(|running| {
             let rests = |awake: &Awake| awake.pending.is_empty() && awake.waiting.is_empty();
-            running.epoch.is_some() && !running.is_draining && running.awake.values().all(rests)
+            let is_idle = running.desk.as_ref().is_none_or(Desk::is_idle);
+            running.epoch.is_some() && !running.is_draining && is_idle && running.awake.values().all(rests)
         })
     }
 
@@ -705,10 +719,12 @@ impl Daemon {
         awake.filter(|(_, awake)| awake.calling.is_some()).map(|(session, _)| *session)
     }
 
-    /// The sessions that wait for an answer of the engine.
+    /// The sessions that wait for an answer of the engine, and the table where it does.
     pub(crate) fn asking(&self) -> impl Iterator<Item = usize> + '_ {
         let awake = self.running.iter().flat_map(|running| &running.awake);
-        awake.filter(|(_, awake)| awake.asked.is_some()).map(|(session, _)| *session)
+        let asking = awake.filter(|(_, awake)| awake.asked.is_some()).map(|(session, _)| *session);
+        let desk = self.running.iter().flat_map(|running| &running.desk);
+        asking.chain(desk.filter(|desk| desk.asked.is_some()).map(|_| TABLE))
     }
 }
 

@@ -9,6 +9,7 @@ use clawmux_core::cluster::stamp::{Sequence, Stamp, Token};
 
 use crate::dice::Dice;
 use crate::rules::{self, Check};
+use crate::table::{Names, TABLE, Wanted, take};
 use crate::toy::{Body, Conversation, Event};
 
 /// A message of the stream.
@@ -20,6 +21,11 @@ pub(crate) enum Stored {
         session: usize,
         stamp: Stamp,
         body: Option<Body>,
+    },
+    /// A record of the table.
+    Wanted {
+        stamp: Stamp,
+        record: Wanted,
     },
 }
 
@@ -40,6 +46,8 @@ pub(crate) struct Engine {
     /// The run of each key's prompt.
     pub(crate) prompts: BTreeMap<u32, u32>,
     pub(crate) calls: Vec<u32>,
+    /// Who has a name in the table.
+    pub(crate) names: Names,
     /// All versions of each slot's entry.
     slots: Vec<(Slot, Vec<(Token, Claim)>)>,
     revision: u64,
@@ -51,10 +59,11 @@ impl Engine {
     pub(crate) fn new(sessions: usize, slots: impl Iterator<Item = Slot>) -> Self {
         Self {
             stream: Vec::new(),
-            subjects: vec![Subject::default(); sessions],
+            subjects: vec![Subject::default(); sessions + 1],
             guards: BTreeMap::new(),
             prompts: BTreeMap::new(),
             calls: Vec::new(),
+            names: Names::new(),
             slots: slots.map(|slot| (slot, Vec::new())).collect(),
             revision: 0,
             epoch: 100,
@@ -108,6 +117,24 @@ impl Engine {
         self.stream.push(Stored::Record { session, stamp, body });
         let sequence = Sequence(self.stream.len() as u64);
         self.subjects[session].sequences.push((sequence, stamp));
+        Ok(Some(sequence))
+    }
+
+    /// Takes a record of the table, if what is expected holds.
+    pub(crate) fn want(
+        &mut self,
+        expected: Sequence,
+        stamp: Stamp,
+        record: Wanted,
+    ) -> Check<Option<Sequence>> {
+        if self.last(TABLE) != expected {
+            return Ok(None);
+        }
+        rules::no_record_is_written_twice(self.has(TABLE, stamp), TABLE, stamp)?;
+        take(&mut self.names, record);
+        self.stream.push(Stored::Wanted { stamp, record });
+        let sequence = Sequence(self.stream.len() as u64);
+        self.subjects[TABLE].sequences.push((sequence, stamp));
         Ok(Some(sequence))
     }
 

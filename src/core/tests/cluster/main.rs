@@ -11,6 +11,7 @@
 //! | [`engine`] | the stream with compare-and-set, and the buckets |
 //! | [`replica`] | what a node has of the stream |
 //! | [`toy`] | a session as small as can be |
+//! | [`table`] | what is kept beside sessions, which all nodes write |
 //! | [`outside`] | what outlives a daemon: what is on its way, what clients were told, which effects there were |
 //! | [`rules`] | what must hold |
 //!
@@ -32,6 +33,7 @@ mod engine;
 mod outside;
 mod replica;
 mod rules;
+mod table;
 mod toy;
 mod world;
 

@@ -11,6 +11,7 @@ use clawmux_core::cluster::stamp::{RecordId, Sequence, Stamp, Token};
 
 use crate::engine::Engine;
 use crate::rules::{self, Check};
+use crate::table::Wanted;
 use crate::toy::Body;
 
 /// The steps of a history, for whoever wants to read it.
@@ -41,10 +42,16 @@ pub(crate) enum Flaw {
     SleepsOn,
     /// A record builds on one that is not settled, and has a guard.
     BuildsOnAGuard,
+    /// A record of the table without an answer is published again behind whatever came since.
+    MovesOnTooEarly,
+    /// All nodes stamp their records of the table alike.
+    StampsAlike,
+    /// A record of the table that is written is held for made before it is applied.
+    TakesWrittenForMade,
 }
 
 impl Flaw {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::TokenIsEpoch,
         Self::ClaimsWithoutAsking,
         Self::ActsBeforeTheFence,
@@ -56,6 +63,9 @@ impl Flaw {
         Self::HeedsNoToken,
         Self::SleepsOn,
         Self::BuildsOnAGuard,
+        Self::MovesOnTooEarly,
+        Self::StampsAlike,
+        Self::TakesWrittenForMade,
     ];
 }
 
@@ -138,6 +148,11 @@ figures! {
     engine_away,
     drains,
     drained,
+    wishes,
+    names_given,
+    names_refused,
+    overtaken,
+    unknown_of_the_table,
 }
 
 /// What is asked of the engine.
@@ -161,6 +176,12 @@ pub(crate) enum Ask {
         attempt: Attempt,
         key: u32,
     },
+    Want {
+        attempt: Attempt,
+        stamp: Stamp,
+        expected: Sequence,
+        record: Wanted,
+    },
     Slots,
     Write {
         slot: Slot,
@@ -181,6 +202,20 @@ pub(crate) enum Answer {
     Slots(Vec<Entry>),
     Accepted(Slot, Token),
     Joined(Epoch, usize),
+}
+
+impl Answer {
+    /// The session that it is about, or the table.
+    pub(crate) fn session(&self) -> Option<usize> {
+        match self {
+            Self::Acked { session, .. }
+            | Self::Transient { session, .. }
+            | Self::Refused { session, .. }
+            | Self::Back { session, .. }
+            | Self::Key { session, .. } => Some(*session),
+            Self::Slots(_) | Self::Accepted(..) | Self::Joined(..) => None,
+        }
+    }
 }
 
 /// Something on its way, in no order.
@@ -207,12 +242,20 @@ pub(crate) struct Request {
     pub(crate) run: Option<u32>,
 }
 
+/// A name that a client wants, again and again until it is told whether it has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) name: u32,
+    pub(crate) told: Option<bool>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Outside<'a> {
     pub(crate) engine: Engine,
     pub(crate) flights: Vec<Flight>,
     pub(crate) beats: Vec<(usize, Heartbeat)>,
     pub(crate) requests: Vec<Request>,
+    pub(crate) wishes: Vec<Wish>,
     effects: BTreeSet<u32>,
     /// What its owner gave up.
     pub(crate) given_up: Vec<(usize, Stamp)>,
@@ -232,6 +275,7 @@ impl<'a> Outside<'a> {
             flights: Vec::new(),
             beats: Vec::new(),
             requests: Vec::new(),
+            wishes: Vec::new(),
             effects: BTreeSet::new(),
             given_up: Vec::new(),
             unknown: BTreeSet::new(),
@@ -261,6 +305,16 @@ impl<'a> Outside<'a> {
         self.figures.answered += u64::from(before.is_none());
         self.note(|| format!("request {request} is answered: key {key} is run {run}"));
         rules::what_is_acknowledged_is_there(key, run, self.engine.prompts.get(&key).copied())
+    }
+
+    /// A client is told whether it has the name that it wants.
+    pub(crate) fn told(&mut self, wish: usize, has: bool) -> Check {
+        let Wish { name, told } = &mut self.wishes[wish];
+        let (name, before) = (*name, told.replace(has));
+        self.figures.names_given += u64::from(before.is_none() && has);
+        self.figures.names_refused += u64::from(before.is_none() && !has);
+        self.note(|| format!("wish {wish} for name {name} is told {has}"));
+        rules::a_name_is_whose_it_is(name, wish, has, self.engine.names.get(&name).copied())
     }
 
     /// A call is made, outside.

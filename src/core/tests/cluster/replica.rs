@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use clawmux_core::cluster::stamp::{Sequence, Stamp, Token, accepts};
 
 use crate::engine::Stored;
+use crate::table::{Names, TABLE, take};
 use crate::toy::{Body, Conversation, Event};
 
 /// A session in it.
@@ -22,20 +23,40 @@ pub(crate) struct Replica {
     pub(crate) sessions: Vec<Kept>,
     /// The run of each key.
     pub(crate) keys: BTreeMap<u32, u32>,
+    /// The last record of the table.
+    pub(crate) table: Sequence,
+    pub(crate) names: Names,
     /// Depends on every record that counts.
     pub(crate) digest: u64,
 }
 
 impl Replica {
     pub(crate) fn new(sessions: usize) -> Self {
-        Self { applied: 0, sessions: vec![Kept::default(); sessions], keys: BTreeMap::new(), digest: 0 }
+        let (keys, names) = Default::default();
+        Self {
+            applied: 0,
+            sessions: vec![Kept::default(); sessions],
+            keys,
+            table: Sequence(0),
+            names,
+            digest: 0,
+        }
     }
 
-    /// Applies the next message. Gives the session, the sequence and the stamp where it is a record.
+    /// Applies the next message. Gives the session, or the table, the sequence and the stamp where it is a record.
     pub(crate) fn apply(&mut self, stored: &Stored) -> Option<(usize, Sequence, Stamp)> {
         self.applied += 1;
-        let Stored::Record { session, stamp, body } = *stored else { return None };
         let sequence = Sequence(self.applied as u64);
+        let (session, stamp, body) = match *stored {
+            Stored::Guard => return None,
+            Stored::Wanted { stamp, record } => {
+                self.table = sequence;
+                take(&mut self.names, record);
+                self.digest = self.digest.wrapping_mul(31).wrapping_add(record.by as u64);
+                return Some((TABLE, sequence, stamp));
+            }
+            Stored::Record { session, stamp, body } => (session, stamp, body),
+        };
         let kept = &mut self.sessions[session];
         kept.last = sequence;
         if accepts(kept.highest, stamp.token) {

@@ -68,6 +68,14 @@ pub(crate) fn what_is_acknowledged_is_there(key: u32, run: u32, found: Option<u3
     })
 }
 
+/// Who wants a name is told that he has it if nobody had it before, and the same whenever he asks.
+pub(crate) fn a_name_is_whose_it_is(name: u32, by: usize, is_told: bool, found: Option<usize>) -> Check {
+    let holds = found.is_some() && is_told == (found == Some(by));
+    demand(holds, "a name is whose it is", || {
+        format!("wish {by} for name {name} was told {is_told}; the stream has {found:?}")
+    })
+}
+
 /// Nothing is done outside before the intent is accepted.
 pub(crate) fn an_effect_has_its_intent(has: bool, call: u32) -> Check {
     demand(has, "an effect has its intent", || format!("call {call} was made, and its intent is not there"))

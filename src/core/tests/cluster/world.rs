@@ -10,13 +10,14 @@ use clawmux_core::cluster::stamp::Token;
 use crate::daemon::Daemon;
 use crate::dice::Dice;
 use crate::engine::Engine;
-use crate::outside::{Answer, Ask, Figures, Flaw, Flight, Load, Outside, Request, Trace};
+use crate::outside::{Answer, Ask, Figures, Flaw, Flight, Load, Outside, Request, Trace, Wish};
 use crate::rules::{self, Check};
+use crate::table::TABLE;
 
 /// How many quiet steps may pass before everything is at its end.
 const QUIET_STEPS_MAX: usize = 6_000;
 
-const SESSIONS: usize = 4;
+const SESSIONS: usize = TABLE;
 
 const SLOTS: u8 = 3;
 
@@ -46,6 +47,8 @@ enum Move {
     Apply,
     Send,
     SendAgain,
+    Want,
+    WantAgain,
     Return,
     TimeOut,
     Hurry,
@@ -136,7 +139,7 @@ impl World<'_> {
 
     /// What happens next, out of what can.
     fn choose(&mut self) -> Move {
-        let mut weights = [(Move::Pass, 0); 19];
+        let mut weights = [(Move::Pass, 0); 21];
         let mut known = 0;
         let mut may = |weight: usize, what: Move| {
             if weight > 0 {
@@ -151,6 +154,7 @@ impl World<'_> {
         let behind = |daemon: &Daemon| daemon.replica.applied < self.outside.engine.stream.len();
         may(if daemons.iter().any(behind) { 9 } else { 0 }, Move::Apply);
         may(if asks { 4 } else { 0 }, Move::SendAgain);
+        may(if self.outside.wishes.iter().any(|wish| wish.told.is_none()) { 2 } else { 0 }, Move::WantAgain);
         may(if daemons.iter().any(|daemon| daemon.calling().next().is_some()) { 5 } else { 0 }, Move::Return);
         let impatient = self.dice.one_in(if self.quiet { 8 } else { self.plan.impatience });
         may(if impatient { 6 } else { 0 }, Move::TimeOut);
@@ -158,6 +162,7 @@ impl World<'_> {
         may(if daemons.iter().any(|daemon| daemon.running.is_none()) { 2 } else { 0 }, Move::Start);
         if !self.quiet {
             may(4, Move::Send);
+            may(2, Move::Want);
             may(if daemons.iter().any(|daemon| daemon.stands_still) { 2 } else { 0 }, Move::GoOn);
             may(1, Move::Heal);
             may(if self.outside.engine.is_away { 3 } else { 0 }, Move::ComeBack);
@@ -201,6 +206,15 @@ impl World<'_> {
                 let request = self.dice.pick(&open);
                 if daemon.is_up() {
                     daemon.prompt(outside, now_ms, request)?;
+                }
+            }
+            Move::Want => return self.want(),
+            Move::WantAgain => {
+                let open = outside.wishes.iter().enumerate().filter(|(_, wish)| wish.told.is_none());
+                let open: Vec<usize> = open.map(|(number, _)| number).collect();
+                let wish = self.dice.pick(&open);
+                if daemon.is_up() {
+                    daemon.want(outside, now_ms, wish)?;
                 }
             }
             Move::Return => {
@@ -347,6 +361,21 @@ impl World<'_> {
         self.send_beats()
     }
 
+    /// A client wants a name; some that another wants at the same time.
+    fn want(&mut self) -> Check {
+        let name = self.dice.below(self.plan.keys as usize) as u32;
+        for _ in 0..=usize::from(self.dice.one_in(2)) {
+            self.outside.figures.wishes += 1;
+            self.outside.wishes.push(Wish { name, told: None });
+            let number = self.dice.below(self.daemons.len());
+            if self.daemons[number].is_up() {
+                let wish = self.outside.wishes.len() - 1;
+                self.daemons[number].want(&mut self.outside, self.now_ms, wish)?;
+            }
+        }
+        self.send_beats()
+    }
+
     // The network.
 
     fn deliver(&mut self, at: usize) -> Check {
@@ -361,7 +390,7 @@ impl World<'_> {
                 self.outside.flights.swap_remove(at);
                 return Ok(());
             }
-            Load::Ask(Ask::Publish { .. }) if repeats => {
+            Load::Ask(Ask::Publish { .. } | Ask::Want { .. }) if repeats => {
                 self.outside.figures.repeated_publishes += 1;
                 self.outside.flights[at].clone()
             }
@@ -431,6 +460,17 @@ impl World<'_> {
                     }
                 }
             }
+            Ask::Want { attempt, .. } if is_spurious => match dice.one_in(4) {
+                true => Answer::Refused { session: TABLE, attempt },
+                false => Answer::Transient { session: TABLE, attempt },
+            },
+            Ask::Want { attempt, stamp, expected, record } => match engine.want(expected, stamp, record)? {
+                Some(sequence) => {
+                    self.outside.note(|| format!("stream: {sequence:?} of the table: {stamp:?} {record:?}"));
+                    Answer::Acked { session: TABLE, record: stamp.record, sequence }
+                }
+                None => Answer::Refused { session: TABLE, attempt },
+            },
             Ask::Read { session, attempt, after } => {
                 let (records, is_stale) = engine.read(session, after, is_stale.then_some(dice));
                 figures.stale_reads += u64::from(is_stale);
@@ -483,14 +523,18 @@ impl World<'_> {
             let idle = engine.subjects.iter().map(|subject| subject.conversation.is_idle());
             let idle: Vec<bool> = idle.collect();
             let (entries, length) = (engine.poll(None).0, engine.stream.len());
-            format!("{open:?}\nidle: {idle:?}, {length} messages\n{entries:?}\n{:?}", self.daemons)
+            format!(
+                "{open:?} {:?}\nidle: {idle:?}, {length} messages\n{entries:?}\n{:?}",
+                self.outside.wishes, self.daemons
+            )
         })
     }
 
     /// Whether nothing is left to do: for clients, runs, replicas and slots.
     fn rests(&self) -> bool {
-        let Outside { engine, requests, .. } = &self.outside;
+        let Outside { engine, requests, wishes, .. } = &self.outside;
         requests.iter().all(|request| request.run.is_some())
+            && wishes.iter().all(|wish| wish.told.is_some())
             && engine.subjects.iter().all(|subject| subject.conversation.is_idle())
             && self.daemons.iter().all(|daemon| daemon.is_at_rest())
             && self.daemons.iter().all(|daemon| daemon.replica.applied == engine.stream.len())
@@ -528,7 +572,7 @@ impl World<'_> {
         }
         self.come_to_rest()?;
         for flight in mem::take(&mut self.outside.flights) {
-            if let Load::Ask(ask @ Ask::Publish { .. }) = flight.what {
+            if let Load::Ask(ask @ (Ask::Publish { .. } | Ask::Want { .. })) = flight.what {
                 self.serve(flight.node, ask)?;
             }
         }

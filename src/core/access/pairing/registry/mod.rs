@@ -13,6 +13,7 @@ use subtle::ConstantTimeEq;
 
 use super::{Device, Grant, News, PendingPairing};
 use crate::access::authority::Authority;
+use crate::access::token::Use;
 use crate::access::{About, Admitted, Claim, DeviceClaim, DeviceToken, Secret};
 use crate::error::credential::{CredentialFault, PairingReason, PairingRequired};
 use crate::error::{Detail, Error, ErrorCode};
@@ -43,6 +44,8 @@ pub enum Change {
     Put(Device),
     /// There is no such device.
     Remove(Arc<str>),
+    /// It was used in this role. Nothing else of it changes, whatever somebody else decides of it at the same time.
+    Seen(Arc<str>, Role, Use),
 }
 
 /// What follows from a question.
@@ -115,6 +118,28 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
+    /// What is written down was changed by somebody else. Gives those of whom connections end, with the role in which
+    /// they may come no more, or none where that is any.
+    pub fn replace(&mut self, secret: Vec<u8>, devices: Vec<Device>) -> Vec<(Arc<str>, Option<Role>)> {
+        let devices = devices.into_iter().map(|device| (device.id.clone(), device)).collect();
+        let before = std::mem::replace(&mut self.devices, devices);
+        self.secret = secret;
+        let mut ends = Vec::new();
+        for (id, device) in before {
+            let Some(now) = self.devices.get(&id).filter(|now| now.credential == device.credential) else {
+                ends.push((id, None));
+                continue;
+            };
+            let held = device.grants.iter().filter(|grant| grant.revoked.is_none());
+            let lost = held.filter(|grant| {
+                // With another salt it has another token, and who holds the old one is not it.
+                now.live(grant.role).is_none_or(|live| live.salt != grant.salt)
+            });
+            ends.extend(lost.map(|grant| (id.clone(), Some(grant.role))));
+        }
+        ends
+    }
+
     /// Of what is written down. `secret` is the store's.
     pub fn new(authority: Arc<Authority>, secret: Vec<u8>, devices: Vec<Device>) -> Self {
         let devices = devices.into_iter().map(|device| (device.id.clone(), device)).collect();
@@ -165,7 +190,7 @@ impl Registry {
                 Some(grant) => {
                     let admitted =
                         Admitted { principal, device_token: Some(self.device_token(device, grant)) };
-                    return self.used(device.clone(), role, admitted, (now, arrival.peer));
+                    return self.used(device, role, admitted, (now, arrival.peer));
                 }
             },
         };
@@ -228,7 +253,7 @@ impl Registry {
         }
         let principal = Principal { scopes: allowed, ..credential };
         let admitted = Admitted { principal, device_token: Some(self.device_token(device, grant)) };
-        self.used(device.clone(), role, admitted, (at.now, arrival.peer))
+        self.used(device, role, admitted, (at.now, arrival.peer))
     }
 
     /// A device whose credential is still there.
@@ -359,19 +384,18 @@ impl Registry {
     /// Notes that it was used from there, now and then.
     fn used(
         &self,
-        mut device: Device,
+        device: &Device,
         role: Role,
         admitted: Admitted,
         (now, origin): (Timestamp, IpAddr),
     ) -> Step<Admitted> {
         let mut step = Step::of(Ok(admitted));
         step.is_idle = true;
-        if let Some(grant) = device.grants.iter_mut().find(|grant| grant.role == role)
+        if let Some(grant) = device.grants.iter().find(|grant| grant.role == role)
             && (grant.origin != Some(origin)
                 || grant.used.is_none_or(|used| now.since(used) >= USED_RESOLUTION))
         {
-            (grant.used, grant.origin) = (Some(now), Some(origin));
-            step.changes.push(Change::Put(device));
+            step.changes.push(Change::Seen(device.id.clone(), role, Use { at: now, origin }));
         }
         step
     }
@@ -382,6 +406,12 @@ impl Registry {
             match change {
                 Change::Put(device) => drop(self.devices.insert(device.id.clone(), device.clone())),
                 Change::Remove(id) => drop(self.devices.remove(id)),
+                Change::Seen(id, role, last) => {
+                    let grants = self.devices.get_mut(id).into_iter().flat_map(|device| &mut device.grants);
+                    for grant in grants.filter(|grant| grant.role == *role) {
+                        (grant.used, grant.origin) = (Some(last.at), Some(last.origin));
+                    }
+                }
             }
         }
         if let Some(request) = settles {

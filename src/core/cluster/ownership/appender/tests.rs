@@ -199,3 +199,63 @@ fn a_session_that_is_not_written_says_so_and_goes_on() {
     let flows = say(&mut appender, 300 + STALL_MS, Input::Acked(RecordId(2), Sequence(12)));
     assert_eq!(flows, [Action::Written(RecordId(2), Sequence(12)), Action::Flows]);
 }
+
+/// A table that others write as well, whose last record is at 10.
+fn shared() -> Appender<&'static str> {
+    let mut actions = Vec::new();
+    let appender = Appender::shared(TOKEN, Sequence(10), &mut actions);
+    assert_eq!(actions, [Action::Opened]);
+    assert!(appender.is_open() && appender.deadline_ms().is_none());
+    appender
+}
+
+#[test]
+fn a_shared_subject_needs_no_fence_and_heeds_no_order_of_tokens() {
+    let mut appender = shared();
+    assert_eq!(say(&mut appender, 0, Input::Applied(Sequence(12), stamp(9, 4))), []);
+    assert_eq!(say(&mut appender, 0, append(2, "a", false)), [publish(1, 2, 12, Some("a"))]);
+    assert_eq!(say(&mut appender, 0, append(3, "b", false)), []);
+    // Another's record came first, under a token that is higher, and one under a lower.
+    let came = [(Sequence(13), stamp(9, 5)), (Sequence(15), stamp(3, 2))];
+    let read = say(&mut appender, 1, Input::Refused(Attempt(1)));
+    assert_eq!(read, [Action::ReadSince(Attempt(2), Sequence(12))]);
+    assert_eq!(say(&mut appender, 1, Input::ReadBack(Attempt(2), &came)), [publish(3, 2, 15, Some("a"))]);
+    let written = say(&mut appender, 2, Input::Acked(RecordId(2), Sequence(16)));
+    assert_eq!(written, [Action::Written(RecordId(2), Sequence(16)), publish(4, 3, 16, Some("b"))]);
+    // The replica may be the one to say so, of what is on its way too.
+    let again = say(&mut appender, 3, Input::Applied(Sequence(17), stamp(3, 3)));
+    assert_eq!(again, [publish(5, 3, 17, Some("b"))]);
+    assert_eq!(say(&mut appender, 3, Input::Refused(Attempt(4))), []);
+    assert_eq!(say(&mut appender, 3, Input::Close), []);
+    let closed = say(&mut appender, 4, Input::Applied(Sequence(18), stamp(7, 3)));
+    assert_eq!(closed, [Action::Written(RecordId(3), Sequence(18)), Action::Ended(None)]);
+}
+
+#[test]
+fn what_is_unknown_of_a_shared_subject_is_decided_by_the_first_record_that_comes() {
+    let mut appender = shared();
+    say(&mut appender, 0, append(2, "a", false));
+    say(&mut appender, 0, Input::Unknown(Attempt(1)));
+    assert_eq!(say(&mut appender, 0, Input::ReadBack(Attempt(2), &[])), []);
+    assert_eq!(say(&mut appender, 5, Input::Tick), [publish(3, 2, 10, Some("a"))]);
+    say(&mut appender, 6, Input::Unknown(Attempt(3)));
+    // It is there, and others behind it.
+    let came = [(Sequence(11), stamp(7, 2)), (Sequence(14), stamp(8, 2))];
+    let written = say(&mut appender, 7, Input::ReadBack(Attempt(4), &came));
+    assert_eq!(written, [Action::Written(RecordId(2), Sequence(11))]);
+    assert_eq!(say(&mut appender, 8, append(3, "b", false)), [publish(5, 3, 14, Some("b"))]);
+    // One of its own token that it does not know is one that was forgotten: another's, as all are.
+    let again = say(&mut appender, 9, Input::Applied(Sequence(15), stamp(7, 1)));
+    assert_eq!(again, [publish(6, 3, 15, Some("b"))]);
+}
+
+#[test]
+fn a_shared_subject_that_is_not_written_says_so_though_others_get_on() {
+    let mut appender = shared();
+    say(&mut appender, 100, append(2, "a", false));
+    for at in 11..30 {
+        let again = say(&mut appender, 200, Input::Applied(Sequence(at), stamp(8, at)));
+        assert_eq!(again, [publish(at - 9, 2, at, Some("a"))]);
+    }
+    assert_eq!(say(&mut appender, 100 + STALL_MS, Input::Tick), [Action::Stalled]);
+}

@@ -1,0 +1,31 @@
+//! The arguments of commands that ask a daemon of a cluster.
+
+use clap::Subcommand;
+
+/// What a daemon can be asked of its cluster.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunningCommand {
+    /// Show how the cluster is: whether it can be written, its log, who owns how much
+    ///
+    /// It is what the daemon of this home sees. Exit status 1 if nothing can be written, or stores differ.
+    Status,
+    /// List the daemons that ever joined, and how far the store of each is
+    ///
+    /// BEHIND counts the records of the log that a store did not have when its daemon last said so. SAME is whether
+    /// the store has the same records as that of the daemon that is asked, where both were seen at the same one.
+    Nodes,
+    /// List who owns which sessions: 256 slots, each with a share of them
+    Slots {
+        /// Only that of this session
+        #[arg(long, value_name = "KEY")]
+        session: Option<String>,
+    },
+    /// Have a daemon give its sessions to the others, before it is stopped
+    ///
+    /// Runs there may finish their step, and go on at the others. It stays connected to its clients, and takes no
+    /// sessions until it is started anew. Any daemon of the cluster can be asked.
+    Handover {
+        /// Its name: `clawmux cluster nodes` lists them
+        node: String,
+    },
+}

@@ -1,0 +1,138 @@
+//! A cluster of one daemon on a real NATS server: what a person sees of it while things fail.
+
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+
+use crate::bus::nats::Server;
+use crate::support::client::Client;
+use crate::support::daemon::{Daemon, command, home, output};
+use crate::support::eventually;
+
+/// A server that syncs what it acknowledges, and the configuration of a daemon that is a cluster on it.
+fn server() -> (Server, String) {
+    let monitor = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Server::with(&format!(
+        "http: \"127.0.0.1:{monitor}\"\n\
+         jetstream: {{ store_dir: \"STORE\", max_mem: 64M, max_file: 2G, sync_interval: always }}\n"
+    ));
+    let config = format!(
+        "[cluster]\nnode = \"a\"\nservers = [{:?}]\nreplicas = 1\nmonitor = [\"http://127.0.0.1:{monitor}\"]\n\
+         lease_ms = 1000\n",
+        server.url()
+    );
+    (server, config)
+}
+
+/// A home with which the cluster has begun.
+fn begun(config: &str) -> tempfile::TempDir {
+    let home = home();
+    std::fs::write(home.path().join("gateway.toml"), config).unwrap();
+    let (code, stdout, stderr) = output(command(home.path()).args(["cluster", "init"]));
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    home
+}
+
+fn status(daemon: &Daemon) -> Value {
+    let (_, stdout, stderr) = daemon.run(&["cluster", "status", "--json"]);
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"))
+}
+
+/// Whether new work is taken, and else why not.
+fn readiness(daemon: &Daemon) -> (u16, Value) {
+    let (code, body) = daemon.get("/readyz");
+    (code, serde_json::from_str(&body).unwrap())
+}
+
+#[test]
+fn a_daemon_in_a_cluster_answers_says_how_that_is_and_goes_on_after_a_kill() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let daemon = Daemon::at(begun(&config), &config, &[]);
+    eventually("every slot is owned", || status(&daemon)["nodes"][0]["slots"] == 256);
+    let mut client = Client::connect(daemon.address);
+    assert_eq!(client.chat("ada", "hello").events().last(), Some(&"done"));
+
+    let cluster = status(&daemon);
+    assert_eq!((&cluster["state"], &cluster["fault"]), (&json!("live"), &Value::Null), "{cluster}");
+    assert!(cluster["log"]["last"].as_u64() > Some(0) && cluster["slots_unowned"] == 0, "{cluster}");
+    let nodes = daemon.rows_of(&["cluster", "nodes"]);
+    assert_eq!((&nodes[0]["node"], &nodes[0]["state"]), (&json!("a"), &json!("live")), "{nodes:?}");
+    let slots = daemon.rows_of(&["cluster", "slots"]);
+    assert!(slots.len() == 256 && slots.iter().all(|slot| slot["owner"] == "a"), "{slots:?}");
+    let one = daemon.rows_of(&["cluster", "slots", "--session", "main:websocket:ada:main"]);
+    assert_eq!(one.len(), 1, "{one:?}");
+    assert!(daemon.stdout_of(&["status"]).contains("as its node a: live, 256 of 256 slots"));
+    assert!(daemon.stdout_of(&["doctor"]).contains("node a of the cluster clawmux, live"));
+    assert!(daemon.get("/metrics").1.contains("clawmux_cluster_slots 256\n"));
+    let (code, _, stderr) = daemon.run(&["cluster", "handover", "b"]);
+    assert!(code == 1 && stderr.contains("there is no node b in the cluster"), "{code} {stderr}");
+
+    let daemon = daemon.kill_and_restart();
+    assert_eq!(readiness(&daemon).0, 200);
+    let mut client = Client::connect(daemon.address);
+    assert_eq!(client.chat("ada", "again").events().last(), Some(&"done"));
+    let shown = daemon.stdout_of(&["session", "show", "main:websocket:ada:main"]);
+    assert!(shown.contains("hello") && shown.contains("again"), "{shown}");
+
+    // What it was asked to give away nobody takes here, until it is started anew.
+    assert_eq!(daemon.json_of(&["cluster", "handover", "a"])["slots"], 256);
+    eventually("nothing is owned", || status(&daemon)["nodes"][0]["slots"] == 0);
+    assert!(daemon.stdout_of(&["status"]).contains("takes no sessions of the cluster until"));
+    let daemon = daemon.restart();
+    eventually("every slot is owned again", || status(&daemon)["nodes"][0]["slots"] == 256);
+}
+
+#[test]
+fn without_its_servers_a_daemon_refuses_prompts_and_goes_on_by_itself() {
+    needs!("nats-server");
+    let (mut server, config) = server();
+    let daemon = Daemon::at(begun(&config), &config, &[]);
+    let mut client = Client::connect(daemon.address);
+    assert_eq!(client.chat("ada", "hello").events().last(), Some(&"done"));
+
+    server.kill();
+    let reason = eventually("it is no longer ready", || {
+        let (code, body) = readiness(&daemon);
+        (code == 503).then(|| body["reason"].clone())
+    });
+    assert!(reason.as_str().unwrap().starts_with("the log of the cluster can't be reached"), "{reason}");
+    let (code, stdout, _) = daemon.run(&["cluster", "status"]);
+    assert!(
+        code == 1 && stdout.contains("nothing can be written: the log of the cluster"),
+        "{code} {stdout}"
+    );
+    let refused = client.prompt("ada", "are you there?");
+    let refused = client.reply(&refused);
+    assert!(refused.to_string().contains("the log of the cluster can't be reached"), "{refused}");
+    // What was said is still there to be read.
+    assert!(daemon.stdout_of(&["session", "show", "main:websocket:ada:main"]).contains("hello"));
+    assert!(daemon.stdout_of(&["doctor"]).contains("`clawmux cluster status` says more"));
+
+    server.start_again();
+    eventually("it is ready again", || readiness(&daemon).0 == 200);
+    assert_eq!(client.chat("ada", "and now?").events().last(), Some(&"done"));
+}
+
+#[test]
+fn a_daemon_that_can_not_join_says_why_and_what_to_do() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let home = home();
+    std::fs::write(home.path().join("gateway.toml"), &config).unwrap();
+    let (code, _, stderr) = output(command(home.path()).args(["serve", "--listen", "127.0.0.1:0"]));
+    assert!(code == 1 && stderr.contains("run `clawmux cluster init`"), "{code} {stderr}");
+
+    // A server that acknowledges what it has not synced is refused.
+    let monitor = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let careless = Server::with(&format!(
+        "http: \"127.0.0.1:{monitor}\"\njetstream: {{ store_dir: \"STORE\", max_mem: 64M, max_file: 2G }}\n"
+    ));
+    let config = format!(
+        "[cluster]\nnode = \"a\"\nservers = [{:?}]\nreplicas = 1\nmonitor = [\"http://127.0.0.1:{monitor}\"]\n",
+        careless.url()
+    );
+    std::fs::write(home.path().join("gateway.toml"), config).unwrap();
+    let (code, _, stderr) = output(command(home.path()).args(["cluster", "init"]));
+    assert!(code == 1 && stderr.contains("sync_interval: always"), "{code} {stderr}");
+}
