@@ -109,6 +109,7 @@ pub async fn settle(engine: &Engine, path: &Path) -> Result<Settled, Error> {
     if way == Way::Follow {
         return Ok(Settled { way, kept: None });
     }
+    membership::knows(base)?;
     tracing::info!(bytes = base.bytes, generation = base.generation, "cluster: the base of it is taken");
     let mut taking = {
         let path = path.to_owned();

@@ -210,7 +210,7 @@ pub fn begin_anew(path: &Path, beginning: Beginning<'_>) -> Result<Based, Error>
 /// Lets the store at `path` go on alone; says of which cluster it was. Blocks.
 ///
 /// # Errors
-/// As [`begin`]'s; `NotFound` where there is no store, `Conflict` where it is of no cluster.
+/// As [`begin`]'s; `Conflict` where there is no store, or where it is of no cluster.
 pub fn leave(path: &Path) -> Result<Replica, Error> {
     let Held::Replica(left) = held(path)? else {
         return Err(ErrorCode::Conflict.error(format!("the store {} is of no cluster", path.display())));
@@ -276,6 +276,22 @@ fn begin_log(
         params![cluster.as_str(), integer(generation), digest],
     )?;
     Ok((digest, left))
+}
+
+/// Whether this clawmux can take a base.
+///
+/// # Errors
+/// `Conflict` where a newer one made it.
+pub fn knows(base: &Manifest) -> Result<(), Error> {
+    let ours = format();
+    if base.store_format <= ours {
+        return Ok(());
+    }
+    Err(ErrorCode::Conflict.error(format!(
+        "the base of the cluster is a store of format {}, which clawmux {} made, and this clawmux knows up to {ours}: \
+         update it",
+        base.store_format, base.version
+    )))
 }
 
 /// Opens a file that a base is to be written into, to take the place of the store at `path`.

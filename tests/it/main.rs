@@ -24,6 +24,8 @@ mod chat;
 mod cli;
 #[cfg(feature = "nats")]
 mod cluster;
+#[cfg(feature = "nats")]
+mod cluster_commands;
 mod commands;
 mod conformance;
 mod context;

@@ -102,7 +102,13 @@ impl Engine {
             let messages = Messages(messages.map_err(|error| one_line(&error))?);
             Ok(Followed { messages, delivered: 0, last: after, pending, is_over: false })
         };
-        self.in_time(begun).await.map_err(|why| format!("the log can't be followed: {why}"))
+        match self.in_time(begun).await {
+            Ok(followed) => Ok(followed),
+            Err(why) => {
+                self.look_whether_superseded().await;
+                Err(format!("the log can't be followed: {why}"))
+            }
+        }
     }
 }
 

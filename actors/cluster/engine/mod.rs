@@ -143,6 +143,8 @@ pub struct Engine {
     subjects: Subjects,
     site: Site,
     base: Arc<Manifest>,
+    /// Whether it was said that there is another one.
+    is_superseded: Arc<OnceLock<()>>,
     /// The node that joined.
     me: Arc<OnceLock<NodeName>>,
     publishes: Arc<Semaphore>,
@@ -161,6 +163,22 @@ impl Engine {
     /// The base that the log begins with.
     pub fn base(&self) -> &Manifest {
         &self.base
+    }
+
+    /// Says so, once, where the cluster has another log meanwhile: this one is gone then, and only a daemon that is
+    /// started anew gets to the other.
+    pub(super) async fn look_whether_superseded(&self) {
+        if self.is_superseded.get().is_none()
+            && let Ok(Some(base)) = self.site.base().await
+            && (base.generation, &base.cluster) != (self.base.generation, &self.base.cluster)
+            && self.is_superseded.set(()).is_ok()
+        {
+            tracing::error!(
+                generation = base.generation,
+                ours = self.base.generation,
+                "cluster: it was rebuilt and has a new log: start this daemon anew, which takes the base of that"
+            );
+        }
     }
 
     /// The servers, to be asked for more than the log.

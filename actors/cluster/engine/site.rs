@@ -18,6 +18,7 @@ use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use bytes::Bytes;
 use clawmux_core::cluster::base::{ClusterId, MANIFEST_BYTES_MAX, Manifest};
 use clawmux_core::cluster::node::NodeName;
+use clawmux_core::hex::hex;
 use futures::StreamExt as _;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -30,6 +31,7 @@ use super::{
     Published, RECORD_BYTES_MAX, durability, no_answer, streams,
 };
 use crate::nats::{Access, Nats, Unusable, one_line, reach};
+use crate::runtime::clock;
 
 /// So many earlier generations are looked for, to remove what is left of them.
 const EARLIER_MAX: u64 = 64;
@@ -118,6 +120,7 @@ impl Site {
             subjects,
             site: self.clone(),
             base: Arc::new(base),
+            is_superseded: Arc::default(),
             me: Arc::default(),
             publishes: Arc::new(Semaphore::new(PUBLISHES_MAX)),
             // There are as many daemons as servers, or about that.
@@ -189,10 +192,12 @@ impl Site {
         let (present, before) =
             self.base_at().await?.map_or((0, 0), |(base, sequence)| (base.generation, sequence));
         let plan = last_of(&stream, &self.names.plan()).await?;
-        let planned = plan.as_ref().and_then(|(plan, _)| std::str::from_utf8(plan).ok()?.parse().ok());
+        let planned = plan.as_ref().and_then(|(plan, _)| planned(plan));
         let generation = above.max(present).max(planned.unwrap_or(0)) + 1;
         let expected = plan.map_or(0, |(_, sequence)| sequence);
-        self.set(&self.names.plan(), expected, generation.to_string().into()).await?;
+        // No other plan says the same.
+        let value = format!("{generation} {}", hex(&clock::random()));
+        self.set(&stream, &self.names.plan(), expected, value.into()).await?;
         Ok(Planned { generation, before })
     }
 
@@ -214,13 +219,9 @@ impl Site {
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(Unusable::refused("the manifest of the base is too large"));
         }
-        let set = self.set(&self.names.manifest(), planned.before, bytes.into()).await;
-        // What became of it, the leader knows.
-        match (set, self.base().await) {
-            (_, Ok(Some(present))) if present == *base => Ok(()),
-            (Err(why), _) | (Ok(()), Err(why)) => Err(why),
-            (Ok(()), Ok(_)) => Err(Unusable::refused("another node has begun a cluster meanwhile")),
-        }
+        let stream = streams::look_for_base(&self.nats, &self.names, &self.settings).await?;
+        let stream = stream.ok_or_else(|| Unusable::refused("the stream of the base is gone"))?;
+        self.set(&stream, &self.names.manifest(), planned.before, bytes.into()).await
     }
 
     /// Removes what is left of earlier generations, and of those that were planned and not made.
@@ -250,18 +251,30 @@ impl Site {
         self.remove_chunks(generation).await
     }
 
-    /// Writes one of the messages that there is one of.
-    async fn set(&self, subject: &str, expected: u64, value: Bytes) -> Result<(), Unusable> {
-        match put(&self.nats, subject, Some(expected), value, HeaderMap::new()).await {
-            Published::Acked(_) => Ok(()),
-            Published::Refused | Published::Transient => Err(Unusable::refused(
+    /// Writes one of the messages that there is one of, whose value no other one has.
+    async fn set(&self, stream: &Stream, subject: &str, expected: u64, value: Bytes) -> Result<(), Unusable> {
+        let written = put(&self.nats, subject, Some(expected), value.clone(), HeaderMap::new()).await;
+        if matches!(written, Published::Acked(_)) {
+            return Ok(());
+        }
+        // A refusal may be of a copy of this one; what became of it, the leader knows.
+        match (written, last_of(stream, subject).await) {
+            (_, Ok(Some((present, _)))) if present == value => Ok(()),
+            (Published::Refused, Ok(_)) => Err(Unusable::refused(
                 "another node begins a cluster on these servers at the same time: look there how it went, and try again",
             )),
-            Published::Unknown(why) => {
+            (Published::Unknown(why), _) => {
                 Err(Unusable::away(format!("the base of the cluster can't be written: {why}")))
             }
+            (_, Err(why)) => Err(why),
+            _ => Err(Unusable::away("the base of the cluster can't be written for now: try again")),
         }
     }
+}
+
+/// The generation that a plan is of.
+fn planned(plan: &[u8]) -> Option<u64> {
+    std::str::from_utf8(plan).ok()?.split(' ').next()?.parse().ok()
 }
 
 /// The last message of a subject and its sequence, as the leader of the stream has it.

@@ -55,24 +55,23 @@ pub(super) fn rebuild(
 ) -> Result<(), Failure> {
     let _claim = alone::claim(&settings.home)?;
     let store = &settings.config.store.path;
-    let mut progress = Progress::new();
-    let begun = actix::System::new().block_on(async {
+    let system = actix::System::new();
+    let loss = system.block_on(async {
         let site = connect(cluster).await?;
-        let loss = beginning::look_at_loss(&site, store).await?;
-        if !agreed.yes {
-            let option = "Give --yes to rebuild it. Nothing was changed";
-            question::agree(
-                &described(&loss, cluster),
-                "Rebuild the cluster?",
-                option,
-                "nothing was changed",
-            )?;
-        }
-        let begun = beginning::rebuild(&site, store, &loss, &mut |step| progress.show(&step)).await?;
-        Ok::<_, Failure>((begun, loss))
+        Ok::<_, Failure>(beginning::look_at_loss(&site, store).await?)
+    })?;
+    if !agreed.yes {
+        let option = "Give --yes to rebuild it. Nothing was changed";
+        question::agree(&described(&loss, cluster), "Rebuild the cluster?", option, "nothing was changed")?;
+    }
+    let mut progress = Progress::new();
+    let begun = system.block_on(async {
+        // The answer may have taken long.
+        let site = connect(cluster).await?;
+        Ok::<_, Failure>(beginning::rebuild(&site, store, &loss, &mut |step| progress.show(&step)).await?)
     });
     progress.end();
-    let (begun, loss) = begun?;
+    let begun = begun?;
     let mut answer = told(&begun, settings, cluster);
     answer["lost_records"] = json!(loss.records());
     print::answer(global, &answer, |answer| {
