@@ -11,7 +11,7 @@ use crate::support::eventually;
 use crate::support::tools::needs;
 
 /// A server that syncs what it acknowledges, and the configuration of a daemon that is a cluster on it.
-fn server() -> (Server, String) {
+pub(crate) fn server() -> (Server, String) {
     let monitor = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let server = Server::with(&format!(
         "http: \"127.0.0.1:{monitor}\"\n\
@@ -26,7 +26,7 @@ fn server() -> (Server, String) {
 }
 
 /// A home with which the cluster has begun.
-fn begun(config: &str) -> tempfile::TempDir {
+pub(crate) fn begun(config: &str) -> tempfile::TempDir {
     let home = home();
     std::fs::write(home.path().join("gateway.toml"), config).unwrap();
     let (code, stdout, stderr) = output(command(home.path()).args(["cluster", "init"]));
@@ -34,7 +34,7 @@ fn begun(config: &str) -> tempfile::TempDir {
     home
 }
 
-fn status(daemon: &Daemon) -> Value {
+pub(crate) fn status(daemon: &Daemon) -> Value {
     let (_, stdout, stderr) = daemon.run(&["cluster", "status", "--json"]);
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"))
 }

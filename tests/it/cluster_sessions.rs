@@ -1,0 +1,126 @@
+//! Two daemons that are one cluster: clients of each find the same sessions, wherever they are.
+
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::bus::nats::Server;
+use crate::cluster::{begun, server, status};
+use crate::support::client::Client;
+use crate::support::daemon::{Daemon, home};
+use crate::support::eventually;
+use crate::support::tools::needs;
+
+/// A daemon, and its name among the nodes.
+struct Node {
+    name: &'static str,
+    daemon: Daemon,
+}
+
+/// Two daemons, each of which owns its share.
+fn pair() -> (Server, [Node; 2]) {
+    let (server, config) = server();
+    let a = Node { name: "a", daemon: Daemon::at(begun(&config), &config, &[]) };
+    let config = config.replace("node = \"a\"", "node = \"b\"");
+    let b = Node { name: "b", daemon: Daemon::at(home(), &config, &[]) };
+    eventually("each owns some slots, and all are owned", || {
+        let cluster = status(&a.daemon);
+        let slots = |node: usize| cluster["nodes"][node]["slots"].as_u64().unwrap_or_default();
+        slots(0) > 64 && slots(1) > 64 && slots(0) + slots(1) == 256
+    });
+    (server, [a, b])
+}
+
+/// Accounts whose sessions this node owns, and those of the other one: `main:websocket:NAME:main`.
+fn accounts(node: &Node) -> (Vec<String>, Vec<String>) {
+    let all = (0..24).map(|number| format!("ada{number}"));
+    all.partition(|account| {
+        let key = format!("main:websocket:{account}:main");
+        node.daemon.rows_of(&["cluster", "slots", "--session", &key])[0]["owner"] == node.name
+    })
+}
+
+#[test]
+fn a_client_of_either_daemon_speaks_to_any_session_and_reads_what_it_wrote() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair();
+    let (of_a, of_b) = accounts(&a);
+    assert!(!of_a.is_empty() && !of_b.is_empty(), "{of_a:?} {of_b:?}");
+    let (mut at_a, mut at_b) = (Client::connect(a.daemon.address), Client::connect(b.daemon.address));
+    for account in of_a.iter().take(3).chain(of_b.iter().take(3)) {
+        let first = at_a.chat(account, "hello");
+        assert_eq!(first.events().last(), Some(&"done"), "{account}: {:?}", first.events());
+        // The same session, with what was said at the other daemon.
+        let second = at_b.chat(account, "again");
+        assert!(second.text().contains("I remember 1 earlier message"), "{account}: {}", second.text());
+        let key = format!("main:websocket:{account}:main");
+        let exported = b.daemon.stdout_of(&["session", "export", &key, "--json"]);
+        assert!(exported.contains("again"), "what was answered at B can be read there at once: {exported}");
+        eventually("A has it too", || a.daemon.stdout_of(&["session", "export", &key, "--json"]) == exported);
+    }
+}
+
+#[test]
+fn who_follows_at_another_daemon_is_told_text_as_it_is_said_and_everything_once() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair();
+    let (of_a, of_b) = accounts(&a);
+    for (account, speaks, follows) in [(&of_a[0], &a, &b), (&of_b[0], &a, &b), (&of_a[1], &b, &a)] {
+        let mut follower = Client::connect(follows.daemon.address);
+        let mut speaker = Client::connect(speaks.daemon.address);
+        assert_eq!(speaker.chat(account, "hello").events().last(), Some(&"done"));
+        let key = format!("main:websocket:{account}:main");
+        let attach = follower.request("session.attach", json!({ "session": key }));
+        let attached = follower.reply(&attach);
+        assert!(attached["error"].is_null(), "{attached}");
+        let prompt = speaker.prompt(account, "/slow 2");
+        let mut frames: Vec<Value> = Vec::new();
+        while frames.last().is_none_or(|last| last["event"] != "done") {
+            let frame = follower.find(|frame| frame["id"] == attach.as_str() && frame["event"].is_string());
+            frames.push(frame);
+        }
+        let texts = frames.iter().filter(|frame| frame["event"] == "text").count();
+        assert!(texts > 1, "text came in one piece, with the end of its step: {frames:?}");
+        let numbers = |frame: &Value| {
+            let seq = frame["seq"].as_u64().unwrap();
+            (frame["first_seq"].as_u64().unwrap_or(seq), seq)
+        };
+        for pair in frames.windows(2) {
+            assert_eq!(numbers(&pair[1]).0, numbers(&pair[0]).1 + 1, "{pair:?}");
+        }
+        assert_eq!(speaker.stream(&prompt).events().last(), Some(&"done"));
+    }
+}
+
+#[test]
+fn what_a_killed_daemon_was_doing_goes_on_at_the_other_one_and_nothing_is_done_twice() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair();
+    let (_, of_b) = accounts(&a);
+    let runs: Vec<_> = of_b
+        .iter()
+        .take(4)
+        .map(|account| {
+            let (address, account) = (a.daemon.address, account.clone());
+            thread::spawn(move || {
+                let stream = Client::connect(address).chat(&account, "/slow 3");
+                (account, stream.events().last().map(|last| (*last).to_owned()), stream.lasting_text())
+            })
+        })
+        .collect();
+    eventually("runs are under way at B", || {
+        b.daemon.rows_of(&["sessions"]).iter().filter(|row| row["state"] == "running").count() == 4
+    });
+    b.daemon.signal("KILL");
+    for run in runs {
+        let (account, last, text) = run.join().unwrap();
+        assert_eq!(last.as_deref(), Some("done"), "{account}: {text}");
+        assert!(text.ends_with("1 2 3 done."), "{account}: {text}");
+        let key = format!("main:websocket:{account}:main");
+        let exported = a.daemon.stdout_of(&["session", "export", &key, "--json"]);
+        assert_eq!(exported.matches("\"/slow 3\"").count(), 1, "{exported}");
+    }
+    eventually("A owns everything", || {
+        a.daemon.rows_of(&["cluster", "slots"]).iter().all(|slot| slot["owner"] == "a")
+    });
+}
