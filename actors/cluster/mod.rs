@@ -90,6 +90,10 @@ const SLEEPS_MAX: usize = 64;
 /// How long a change waits for its slot before it is refused, in milliseconds.
 const SLOT_WAIT_MS: u64 = 10_000;
 
+/// That nobody knows what became of a change.
+const UNSETTLED: &str =
+    "the log of the cluster did not acknowledge the change in time: whether it was made is not known";
+
 /// How a daemon takes part.
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
@@ -543,6 +547,8 @@ impl Cluster {
                     );
                 }
                 self.stalled.insert(subject.clone());
+                self.tell_whether_it_can_be_written();
+                self.give_no_hope(subject);
             }
             Deed::Flows => self.flows(subject),
             Deed::Ended(outdone) => {
@@ -561,6 +567,16 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Whoever waits for a subject is told that it takes too long. What is on its way may yet be written, and is not
+    /// given up.
+    fn give_no_hope(&mut self, subject: &Subject) {
+        let Some(writing) = self.writings.get_mut(subject) else { return };
+        if let Some((_, answer)) = &writing.in_flight {
+            answer.one_is(Err(ErrorCode::Timeout.error(UNSETTLED)));
+        }
+        writing.refuse_all(&away("the log of the cluster takes nothing for now: try again"));
     }
 
     /// A key stands for another run. Who waits is told once the store has that run, to be able to find it.

@@ -151,7 +151,7 @@ impl Cluster {
             Some(owner) if *owner != self.settings.node => {
                 let _ = located.send(Ok(Place::There(owner.clone())));
             }
-            _ if now_ms().saturating_sub(since_ms) >= SLOT_WAIT_MS => {
+            _ if has_waited(since_ms) => {
                 let _ = located.send(Err(away("no daemon of the cluster owns the session now: try again")));
             }
             _ => self.sessions.waiting.push((session, since_ms, located)),
@@ -166,7 +166,9 @@ impl Cluster {
             .writings
             .entry(subject.clone())
             .or_insert_with(|| Writing::new(self.engine.session(&session, slot), Some(slot)));
-        if matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
+        // What nobody waits for any more may be on its way: it is waited for before the session is read.
+        let flows = !self.stalled.contains(&subject);
+        if flows && matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
             let _ = located.send(Ok(Place::Here));
             return;
         }
@@ -176,7 +178,7 @@ impl Cluster {
         self.awaited.add(opened, move |cluster, opened, ctx| match opened {
             Ok(Ok(())) => drop(located.send(Ok(Place::Here))),
             // Another daemon may have it by now.
-            Ok(Err(error)) if error.code == ErrorCode::Unavailable => {
+            Ok(Err(error)) if error.code == ErrorCode::Unavailable && !has_waited(since_ms) => {
                 cluster.locate(session, since_ms, located, ctx);
             }
             Ok(Err(error)) => drop(located.send(Err(error))),
@@ -190,6 +192,11 @@ impl Cluster {
             self.locate(session, since_ms, located, ctx);
         }
     }
+}
+
+/// Whether who asked then has waited for long enough.
+fn has_waited(since_ms: u64) -> bool {
+    now_ms().saturating_sub(since_ms) >= SLOT_WAIT_MS
 }
 
 impl Handler<Locate> for Cluster {

@@ -232,7 +232,7 @@ impl Cluster {
         self.tell_whether_it_can_be_written();
     }
 
-    fn tell_whether_it_can_be_written(&mut self) {
+    pub(super) fn tell_whether_it_can_be_written(&mut self) {
         let now = now_ms();
         let outlook = &mut self.outlook;
         let last = outlook.log.as_ref().map_or(0, |(extent, ..)| extent.last.0);
@@ -271,18 +271,23 @@ impl Cluster {
         Some(ErrorCode::Unavailable.error(format!("{why}; it goes on by itself when that is over")))
     }
 
-    fn hand_over(&mut self, ctx: &mut Context<Self>) {
+    /// Gives all slots away, and says how many; none where nobody else is there to take them.
+    fn hand_over(&mut self, ctx: &mut Context<Self>) -> Option<usize> {
+        if self.ownership.membership().takers(now_ms()).is_empty() {
+            return None;
+        }
+        let slots = self.held();
         tracing::info!(
             "cluster: all slots are being given away, as an operator asked; none is taken until a restart"
         );
         self.own(Input::Drain, ctx);
+        Some(slots)
     }
 }
 
 impl StreamHandler<HandOverAsked> for Cluster {
     fn handle(&mut self, asked: HandOverAsked, ctx: &mut Context<Self>) {
-        let slots = self.held();
-        self.hand_over(ctx);
+        let slots = self.hand_over(ctx);
         let engine = Rc::clone(&self.engine);
         self.awaited.add(async move { engine.hands_over(asked, slots).await }, |_, answered, _| {
             if let Err(why) = answered {

@@ -1,10 +1,16 @@
 //! The arguments of commands about a cluster.
 
+mod running;
+
 use clap::{Args, Subcommand};
+
+pub(crate) use self::running::{Demo, RunningCommand};
 
 /// What can be done with the cluster that several daemons are.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
+    #[command(flatten)]
+    Running(RunningCommand),
     /// Begin a cluster with the sessions of this home, where no daemon runs
     ///
     /// Makes the streams of the cluster on the servers that [cluster] names, and puts a copy of the store there as its
@@ -24,6 +30,11 @@ pub(crate) enum ClusterCommand {
     /// store is lost: it says how many records that is, and asks. The other nodes take the new base when their daemons
     /// are started; one that has more than this store is refused then.
     Rebuild(Agreed),
+    /// Try a cluster out: three NATS servers and three daemons on this machine, until Ctrl-C
+    ///
+    /// Needs the program nats-server. Everything is in one folder and on free ports of loopback; it says what is where,
+    /// and what to try. Nothing of this home is used.
+    Demo(Demo),
 }
 
 /// What is agreed to beforehand.

@@ -1,8 +1,10 @@
-//! `clawmux cluster init`, `leave`, `rebuild`: how the store of a home begins a cluster or leaves it, where no daemon
-//! runs.
+//! `clawmux cluster`: how the store of a home begins a cluster or leaves it, where no daemon runs; what a daemon says of
+//! its cluster; and a cluster to try out.
 
 #[cfg(feature = "nats")]
 mod beginning;
+mod demo;
+mod running;
 
 use clawmux_actors::store::membership::{held, leave};
 use clawmux_core::cluster::base::Held;
@@ -22,11 +24,13 @@ use crate::{answer::Members as _, question};
 /// Status 1 if a daemon runs, it can't be done, or the answer is no; 2 if it has to ask and there is no terminal; 64 if
 /// no cluster is configured.
 pub(crate) fn run(global: &Global, command: &ClusterCommand) -> Result<(), Failure> {
-    let settings = settings::read(global, &[])?;
+    let settings = || settings::read(global, &[]);
     match command {
-        ClusterCommand::Init => init(global, &settings),
-        ClusterCommand::Leave(agreed) => leaves(global, &settings, agreed),
-        ClusterCommand::Rebuild(agreed) => rebuild(global, &settings, agreed),
+        ClusterCommand::Running(command) => running::run(global, command),
+        ClusterCommand::Init => init(global, &settings()?),
+        ClusterCommand::Leave(agreed) => leaves(global, &settings()?, agreed),
+        ClusterCommand::Rebuild(agreed) => rebuild(global, &settings()?, agreed),
+        ClusterCommand::Demo(demo) => demo::run(global, demo),
     }
 }
 

@@ -14,7 +14,7 @@
 //! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `config` | `config get`, `set`, `unset`, `reload` |
 //! | `backup`, `restore`, `drain`, `log` | those |
-//! | `cluster` | `cluster init`, `leave`, `rebuild` |
+//! | `cluster` | `cluster status`, `nodes`, `slots`, `handover`, `init`, `leave`, `rebuild`, `demo` |
 //!
 //! | file | what they share |
 //! |---|---|

@@ -12,6 +12,9 @@ use futures::Stream;
 use super::Engine;
 use crate::nats::one_line;
 
+/// The answer of a node whose slots nobody would take.
+const ALONE: &str = "alone";
+
 /// The times that this node is asked, as they come, without an end.
 #[derive(Debug)]
 pub struct HandOversAsked(Subscriber);
@@ -33,29 +36,35 @@ impl Engine {
         asked.map(HandOversAsked)
     }
 
-    /// Answers with how many slots there are to give away. Whoever asked may wait no longer.
+    /// Answers with how many slots are given away; none = nobody else is there to take them. Whoever asked may wait no
+    /// longer.
     ///
     /// # Errors
     /// Where the answer can't be sent now.
-    pub async fn hands_over(&self, asked: HandOverAsked, slots: usize) -> Result<(), String> {
+    pub async fn hands_over(&self, asked: HandOverAsked, slots: Option<usize>) -> Result<(), String> {
         self.connected()?;
-        let sent = self.nats.client.publish(asked.reply, slots.to_string().into()).await;
+        let said = slots.map_or(ALONE.to_owned(), |slots| slots.to_string());
+        let sent = self.nats.client.publish(asked.reply, said.into()).await;
         sent.map_err(|error| one_line(&error))
     }
 
-    /// Asks a node, and says how many slots it has to give away.
+    /// Asks a node, and says how many slots it gives away; none where nobody else is there to take them.
     ///
     /// # Errors
     /// Where it is not there, or does not answer.
-    pub async fn ask_to_hand_over(&self, node: &NodeName) -> Result<usize, String> {
+    pub async fn ask_to_hand_over(&self, node: &NodeName) -> Result<Option<usize>, String> {
         let asked = async {
             let answer = self.nats.client.request(self.subjects.handover(node), "".into()).await;
             let answer = answer.map_err(|error| match error.kind() {
                 RequestErrorKind::NoResponders => "it is not there".to_owned(),
                 _ => one_line(&error),
             })?;
-            let slots = std::str::from_utf8(&answer.payload).ok().and_then(|slots| slots.parse().ok());
-            slots.ok_or_else(|| "its answer can't be read".to_owned())
+            let said = std::str::from_utf8(&answer.payload).unwrap_or_default();
+            match said.parse() {
+                Ok(slots) => Ok(Some(slots)),
+                Err(_) if said == ALONE => Ok(None),
+                Err(_) => Err("its answer can't be read".to_owned()),
+            }
         };
         self.in_time(asked).await
     }

@@ -182,10 +182,16 @@ impl Handler<Typed<HandOver>> for Cluster {
     type Result = ResponseActFuture<Self, Result<HandedOver, Error>>;
 
     fn handle(&mut self, Typed(HandOver { node }): Typed<HandOver>, ctx: &mut Self::Context) -> Self::Result {
+        let handed = |node: NodeName, slots: Option<usize>| match slots {
+            Some(slots) => Ok(HandedOver { node, slots }),
+            None => {
+                let why = format!("no other node is there that would take the sessions of {node}");
+                Err(ErrorCode::Conflict.error(why))
+            }
+        };
         if node == self.settings.node {
-            let slots = self.held();
-            self.hand_over(ctx);
-            return Box::pin(async move { Ok(HandedOver { node, slots }) }.into_actor(self));
+            let slots = self.hand_over(ctx);
+            return Box::pin(async move { handed(node, slots) }.into_actor(self));
         }
         let is_known = self.outlook.nodes.iter().any(|known| known.from.node == node)
             || self.outlook.heard.contains_key(&node);
@@ -197,7 +203,7 @@ impl Handler<Typed<HandOver>> for Cluster {
         let engine = Rc::clone(&self.engine);
         let asked = async move {
             match engine.ask_to_hand_over(&node).await {
-                Ok(slots) => Ok(HandedOver { node, slots }),
+                Ok(slots) => handed(node, slots),
                 Err(why) => Err(ErrorCode::Unavailable.error(format!(
                     "the node {node} can't be asked to give its sessions away: {why}; those of a node that is gone are \
                      taken by the others in any case"

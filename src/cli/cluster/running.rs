@@ -1,6 +1,8 @@
 //! The arguments of commands that ask a daemon of a cluster.
 
-use clap::Subcommand;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 
 /// What a daemon can be asked of its cluster.
 #[derive(Debug, Subcommand)]
@@ -28,4 +30,15 @@ pub(crate) enum RunningCommand {
         /// Its name: `clawmux cluster nodes` lists them
         node: String,
     },
+}
+
+/// Arguments of `cluster demo`.
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// The program of the NATS servers, of at least version 2.12 [default: nats-server of the PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nats_server: Option<PathBuf>,
+    /// An empty folder for everything, which is kept [default: a temporary one, which is removed]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
 }

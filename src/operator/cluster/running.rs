@@ -114,9 +114,7 @@ fn by_owner(slots: &[Value]) -> Vec<Value> {
         }
     }
     owners.sort();
-    let row = |(owner, numbers): (Option<&str>, Vec<u64>)| {
-        json!({ "owner": owner, "count": numbers.len(), "slots": ranges(&numbers) })
-    };
+    let row = |(owner, numbers): (Option<&str>, Vec<u64>)| json!({ "owner": owner, "count": numbers.len(), "slots": ranges(&numbers) });
     owners.into_iter().map(row).collect()
 }
 
@@ -171,17 +169,22 @@ fn described(cluster: &Value, now_ms: u64) -> String {
         let seen = ago(log.number("at_ms"), now_ms);
         format!("{leader}whole on {current} of {servers} servers{missing} (asked {seen})")
     });
-    let extent = log.as_object().map(|_| {
-        let (first, last) = (grouped(log.number("first")), grouped(log.number("last")));
-        format!("records {first} to {last}, {}", bytes(log.number("bytes")))
+    let extent = log.as_object().map(|_| match log.number("records") {
+        0 => "has no records yet".to_owned(),
+        _ => {
+            let (first, last) = (grouped(log.number("first")), grouped(log.number("last")));
+            format!("records {first} to {last}, {}", bytes(log.number("bytes")))
+        }
     });
-    let behind = log["last"].as_u64().map(|last| last.saturating_sub(number("applied"))).filter(|lag| *lag > 0);
+    let behind =
+        log["last"].as_u64().map(|last| last.saturating_sub(number("applied"))).filter(|lag| *lag > 0);
     let behind = behind.map(|lag| format!(", {} behind the log", grouped(lag))).unwrap_or_default();
     let stores = match cluster["agree"].as_bool() {
         Some(true) => "those that were compared are alike",
         Some(false) => "THEY DIFFER: `clawmux cluster nodes` shows which; the log of this daemon says where",
         None => "none could be compared yet",
     };
+    let has_others = cluster.list("nodes").len() > 1;
     let nodes = cluster.list("nodes").iter().map(|node| {
         let state = node["state"].as_str().unwrap_or("not heard");
         format!("{} ({state}, {} slots)", node.text("node"), node.number("slots"))
@@ -211,7 +214,7 @@ fn described(cluster: &Value, now_ms: u64) -> String {
         ("log", extent),
         ("", quorum),
         ("store", Some(format!("at record {}{behind}", grouped(number("applied"))))),
-        ("stores", Some(stores.to_owned())),
+        ("stores", has_others.then(|| stores.to_owned())),
         ("nodes", Some(nodes.join(", "))),
         ("slots", unowned.map(|count| format!("{count} belong to nobody for the moment"))),
         ("waiting", waits.map(|count| format!("records of {count} subjects wait for longer than 10 s"))),
@@ -228,15 +231,16 @@ mod tests {
     #[test]
     fn what_is_wrong_comes_first_and_slots_are_ranges() {
         let cluster = json!({ "cluster": "c", "node": "a", "state": "live", "fault": "no quorum\u{1b}[2J", "servers": ["nats://a"],
-            "log": { "first": 1, "last": 9, "bytes": 10, "leader": "n1", "servers": 3, "current": 2, "at_ms": 0,
+            "log": { "first": 1, "last": 9, "records": 9, "bytes": 10, "leader": "n1", "servers": 3, "current": 2, "at_ms": 0,
                 "followers": [{ "name": "n2", "current": true }, { "name": "n3", "current": false, "offline": true }] },
-            "applied": 7, "agree": false, "nodes": [{ "node": "a", "state": "live", "slots": 256 }] });
+            "applied": 7, "agree": false, "nodes": [{ "node": "a", "state": "live", "slots": 256 }, { "node": "b", "state": null }] });
         let told = described(&cluster, 60_000);
         assert!(told.contains("this node     a: nothing can be written: no quorum[2J\n"), "{told}");
         assert!(told.contains("led by n1; whole on 2 of 3 servers, but not on n3"), "{told}");
         assert!(told.contains("at record 7, 2 behind the log") && told.contains("THEY DIFFER"), "{told}");
         let slot = |slot: u64, owner: Option<&str>| json!({ "slot": slot, "owner": owner });
-        let slots = [slot(0, Some("b")), slot(1, Some("a")), slot(2, Some("a")), slot(3, None), slot(9, Some("a"))];
+        let slots =
+            [slot(0, Some("b")), slot(1, Some("a")), slot(2, Some("a")), slot(3, None), slot(9, Some("a"))];
         let rows = by_owner(&slots);
         let told: Vec<_> = rows.iter().map(|row| (row["owner"].as_str(), row.text("slots"))).collect();
         assert_eq!(told, [(None, "3"), (Some("a"), "1-2, 9"), (Some("b"), "0")]);
