@@ -613,7 +613,7 @@ impl Cluster {
         }
     }
 
-    /// Tells whoever asked for the change of this record here, and says whether anybody did.
+    /// Tells whoever asked for the change of this record here, and says whether anybody still waited for that.
     fn answer(&mut self, followed: &Followed, outcome: Replayed, ctx: &mut Context<Self>) -> bool {
         let Followed { subject: name, position, stamp, .. } = followed;
         let Some(subject) = self.awake.get(name).cloned() else { return false };
@@ -624,12 +624,13 @@ impl Cluster {
         let is_ours = appender.token() == stamp.token;
         let in_flight = writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record);
         let Some((_, answer)) = in_flight else { return false };
+        let is_awaited = answer.is_awaited();
         answer.one_is(match outcome {
             Replayed::Made(_) | Replayed::Known => Ok(()),
             Replayed::Refused(error) => Err(error),
         });
         self.proceed(&subject, ctx);
-        true
+        is_awaited
     }
 
     /// Tells those who keep in memory what this record changed, since nobody here knows of it.

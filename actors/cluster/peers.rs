@@ -19,7 +19,6 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{ConnectionId, Seq, SessionKey, Ticket};
 use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
-use futures::StreamExt as _;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -27,7 +26,7 @@ use tokio::time::Instant;
 use super::engine::{Question, ReplyTo};
 use super::remote::ToOthers;
 use crate::mirror::PassedOn;
-use crate::mirror::remote::{Place, Remote as _};
+use crate::mirror::remote::Place;
 use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::deliver::{Asker, Client, Deliver, Window, cost};
 use crate::runtime::observe::{Observe, Observed};
@@ -36,10 +35,7 @@ use crate::session::Routed;
 /// The number of the connection that other daemons have: that of no client, and of no actor that asks by itself.
 const CONNECTION: ConnectionId = ConnectionId(1 << 60);
 
-/// Questions that are looked at, at once, in the order in which they came.
-const QUESTIONS_MAX: usize = 1024;
-
-/// Answers that may wait for their sessions.
+/// Questions that may wait for their sessions.
 const ANSWERS_MAX: usize = 16_384;
 
 /// How long a session is followed after somebody has said that he listens.
@@ -61,6 +57,9 @@ pub struct Peers {
     sessions: Recipient<PassedOn>,
     client: Option<Client>,
     last_ticket: AtomicU64,
+    /// What was asked about sessions of which it is being found out whether they are here.
+    located: HashMap<SessionKey, Vec<(Ask, ReplyTo)>>,
+    waiting: usize,
     /// Who waits for which answer.
     answers: HashMap<Ticket, ReplyTo>,
     /// The sessions that are followed for others.
@@ -81,9 +80,6 @@ struct Feed {
     waiting: Vec<ReplyTo>,
 }
 
-/// A question, and where its session is.
-struct Asked(Ask, ReplyTo, Result<Place, Error>);
-
 impl Peers {
     /// Answers for this node; orders go to `sessions`.
     pub fn start(me: NodeName, others: ToOthers, sessions: Recipient<PassedOn>) -> Addr<Self> {
@@ -95,6 +91,8 @@ impl Peers {
                 sessions,
                 client: None,
                 last_ticket: AtomicU64::new(0),
+                located: HashMap::new(),
+                waiting: 0,
                 answers: HashMap::new(),
                 feeds: HashMap::new(),
                 tickets: HashMap::new(),
@@ -111,29 +109,9 @@ impl Peers {
     fn listen(&mut self) {
         let (engine, me) = (self.others.engine.clone(), self.me.clone());
         let questions = async move { engine.questions(&me).await };
-        self.awaited.add(questions, |peers, questions, ctx| match questions {
+        self.awaited.add(questions, |_, questions, ctx| match questions {
             Ok(questions) => {
-                let others = peers.others.clone();
-                let asked = questions.map(move |Question { asked, reply }| {
-                    let others = others.clone();
-                    async move {
-                        let ask = match Ask::from_bytes(&asked) {
-                            Ok(ask) => ask,
-                            Err(error) => {
-                                tracing::warn!(%error, "cluster: another daemon asks what can't be read");
-                                return None;
-                            }
-                        };
-                        let session = match &ask {
-                            Ask::Order(ordered) => ordered.session.clone(),
-                            Ask::Follow(session, _) => session.clone(),
-                        };
-                        let place = others.locate(session).await;
-                        Some(Asked(ask, reply, place))
-                    }
-                });
-                let asked = asked.buffered(QUESTIONS_MAX).filter_map(async |asked| asked);
-                ctx.add_stream(asked);
+                ctx.add_stream(questions);
             }
             Err(why) => {
                 tracing::debug!(why, "cluster: it is tried again");
@@ -150,6 +128,27 @@ impl Peers {
                 tracing::debug!(why, "cluster: an answer was not sent");
             }
         });
+    }
+
+    /// Does what was asked about a session, in the order in which it was asked, now that it is known where that is.
+    fn found(&mut self, session: &SessionKey, place: &Result<Place, Error>) {
+        for (ask, reply) in self.located.remove(session).unwrap_or_default() {
+            self.waiting -= 1;
+            match (place, ask) {
+                (Ok(Place::There(_)), _) => self.answer(reply, Answer::Elsewhere),
+                // It may be somebody's in a moment: whoever asks finds out.
+                (Err(error), _) if error.code == ErrorCode::Unavailable => {
+                    self.answer(reply, Answer::Elsewhere);
+                }
+                (Err(error), _) => self.answer(reply, Answer::Failed(error.clone())),
+                (Ok(Place::Here), Ask::Order(ordered)) => {
+                    let ticket = self.ticket();
+                    self.answers.insert(ticket, reply);
+                    self.order(ticket, *ordered);
+                }
+                (Ok(Place::Here), Ask::Follow(session, after)) => self.follow(session, after, reply),
+            }
+        }
     }
 
     /// Sends an order to its session.
@@ -286,23 +285,30 @@ impl Actor for Peers {
     }
 }
 
-impl StreamHandler<Asked> for Peers {
-    fn handle(&mut self, Asked(ask, reply, place): Asked, _: &mut Self::Context) {
-        match (place, ask) {
-            (Ok(Place::There(_)), _) => self.answer(reply, Answer::Elsewhere),
-            (Err(error), _) => self.answer(reply, Answer::Failed(error)),
-            (Ok(Place::Here), Ask::Order(_)) if self.answers.len() >= ANSWERS_MAX => {
-                let busy =
-                    ErrorCode::Unavailable.error(format!("{} has too much to answer: try again", self.me));
-                self.answer(reply, Answer::Failed(busy));
+impl StreamHandler<Question> for Peers {
+    fn handle(&mut self, Question { asked, reply }: Question, _: &mut Self::Context) {
+        let ask = match Ask::from_bytes(&asked) {
+            Ok(ask) => ask,
+            Err(error) => {
+                tracing::warn!(%error, "cluster: another daemon asks what can't be read");
+                return self.answer(reply, Answer::Failed(error));
             }
-            (Ok(Place::Here), Ask::Order(ordered)) => {
-                let ticket = self.ticket();
-                self.answers.insert(ticket, reply);
-                self.order(ticket, *ordered);
-            }
-            (Ok(Place::Here), Ask::Follow(session, after)) => self.follow(session, after, reply),
+        };
+        if self.answers.len() + self.waiting >= ANSWERS_MAX {
+            let busy = ErrorCode::Unavailable.error(format!("{} has too much to answer: try again", self.me));
+            return self.answer(reply, Answer::Failed(busy));
         }
+        let session = match &ask {
+            Ask::Order(ordered) => ordered.session.clone(),
+            Ask::Follow(session, _) => session.clone(),
+        };
+        self.waiting += 1;
+        if let Some(located) = self.located.get_mut(&session) {
+            return located.push((ask, reply));
+        }
+        self.located.insert(session.clone(), vec![(ask, reply)]);
+        let place = self.others.locate_now(session.clone());
+        self.awaited.add(place, move |peers, place, _| peers.found(&session, &place));
     }
 
     /// Questions end only where the connection does.

@@ -28,7 +28,12 @@ const APPLIED_MAX: Duration = Duration::from_secs(5);
 /// Asks where a session is written, as [`Remote::locate`] says.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Place, Error>")]
-pub struct Locate(pub SessionKey);
+pub struct Locate {
+    /// Which.
+    pub session: SessionKey,
+    /// Whether it is waited for an owner, where there is none.
+    pub waits: bool,
+}
 
 /// Asks for the way to the other daemons.
 #[derive(Clone, Copy, Debug, Message)]
@@ -44,6 +49,19 @@ pub struct ToOthers {
 }
 
 impl ToOthers {
+    async fn find(cluster: Addr<Cluster>, locate: Locate) -> Result<Place, Error> {
+        let gone = |_| ErrorCode::Unavailable.error("this daemon takes no part in its cluster any more");
+        cluster.send(locate).await.map_err(gone)?
+    }
+
+    /// Where a session is written now.
+    pub(super) fn locate_now(
+        &self,
+        session: SessionKey,
+    ) -> impl Future<Output = Result<Place, Error>> + use<> {
+        Self::find(self.cluster.clone(), Locate { session, waits: false })
+    }
+
     /// How far this daemon's store has applied the log.
     pub(super) fn position(&self) -> u64 {
         *self.applied.borrow()
@@ -52,9 +70,7 @@ impl ToOthers {
 
 impl Remote for ToOthers {
     fn locate(&self, session: SessionKey) -> BoxFuture<'static, Result<Place, Error>> {
-        let located = self.cluster.send(Locate(session));
-        let gone = || ErrorCode::Unavailable.error("this daemon takes no part in its cluster any more");
-        async move { located.await.map_err(|_| gone())? }.boxed()
+        Self::find(self.cluster.clone(), Locate { session, waits: true }).boxed()
     }
 
     fn ask(&self, node: NodeName, ask: Ask) -> BoxFuture<'static, Result<Answered, Unanswered>> {

@@ -195,9 +195,10 @@ impl Cluster {
 impl Handler<Locate> for Cluster {
     type Result = ResponseFuture<Result<Place, Error>>;
 
-    fn handle(&mut self, Locate(session): Locate, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Locate { session, waits }: Locate, ctx: &mut Self::Context) -> Self::Result {
         let (located, place) = oneshot::channel();
-        self.locate(session, now_ms(), located, ctx);
+        let since_ms = if waits { now_ms() } else { 0 };
+        self.locate(session, since_ms, located, ctx);
         Box::pin(
             async move { place.await.unwrap_or_else(|_| Err(away("the session was not found: try again"))) },
         )

@@ -168,6 +168,11 @@ impl Answer {
         }
     }
 
+    /// Whether somebody still waits for it.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.0.done.borrow().as_ref().is_some_and(|done| !done.is_closed())
+    }
+
     /// Whether it was told, and is not over.
     fn has_failed(&self) -> bool {
         self.0.done.borrow().is_none()

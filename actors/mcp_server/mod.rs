@@ -44,7 +44,7 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::observe::{Observe, Observed};
 use crate::runtime::supervision::Guard;
-use crate::store::{AgreeToTools, AgreedTools, ReadAgreedTools, Store};
+use crate::store::{AgreeToTools, AgreedTools, ReadAgreedTools, Store, TableChanged, watch};
 
 use connect::{Connection, connect};
 use listing::{Listed, Listing, described, list, offered};
@@ -497,6 +497,8 @@ impl Actor for McpServer {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(CALLS_MAX * 4);
+        let store = self.around.store.clone();
+        watch(&store, "tools", self, ctx);
         self.start_anew(ctx);
     }
 }
@@ -578,6 +580,25 @@ impl Handler<Agree> for McpServer {
             server.agreed = agreed?;
             server.share();
             Ok(held)
+        }))
+    }
+}
+
+/// Another daemon of the cluster agreed to something.
+impl Handler<TableChanged> for McpServer {
+    type Result = ResponseActFuture<Self, ()>;
+
+    fn handle(&mut self, _: TableChanged, _: &mut Self::Context) -> Self::Result {
+        let (store, server) = (self.around.store.clone(), self.config.name.clone());
+        let read = async move { ask(&store, ReadAgreedTools { server }).await.flatten() };
+        Box::pin(read.into_actor(self).map(|read, server, _| match read {
+            Ok(Some(agreed)) if matches!(server.state, State::Ready { .. }) => {
+                server.agreed = agreed;
+                server.share();
+            }
+            // What is being reached reads it when it is.
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "what another daemon agreed to can't be read"),
         }))
     }
 }

@@ -83,11 +83,9 @@ impl Store {
     fn tell(&mut self, nth: usize, ctx: &mut Context<Self>) {
         let Some(watcher) = self.watchers.tables.get_mut(nth) else { return };
         watcher.is_due = watcher.reads;
-        if std::mem::replace(&mut watcher.reads, true) {
-            return;
-        }
         // One that is gone is told of nothing more.
-        let Some(who) = watcher.who.upgrade() else { return };
+        let Some(who) = watcher.who.upgrade().filter(|_| !watcher.reads) else { return };
+        watcher.reads = true;
         let told = who.send(TableChanged);
         ctx.spawn(told.into_actor(self).map(move |_, store, ctx| {
             let Some(watcher) = store.watchers.tables.get_mut(nth) else { return };
@@ -103,9 +101,17 @@ impl Handler<Watch> for Store {
     type Result = ();
 
     fn handle(&mut self, Watch { table, who }: Watch, ctx: &mut Self::Context) {
-        self.watchers.tables.push(Watcher { table, who: who.downgrade(), reads: false, is_due: false });
-        if self.watchers.changed.contains(table) {
-            self.tell(self.watchers.tables.len() - 1, ctx);
+        let Watchers { tables, changed, .. } = &mut self.watchers;
+        let watcher = Watcher { table, who: who.downgrade(), reads: false, is_due: false };
+        // In the place of one that is gone.
+        let nth =
+            tables.iter().position(|old| !old.reads && old.who.upgrade().is_none()).unwrap_or(tables.len());
+        match tables.get_mut(nth) {
+            Some(place) => *place = watcher,
+            None => tables.push(watcher),
+        }
+        if changed.contains(table) {
+            self.tell(nth, ctx);
         }
     }
 }
@@ -137,5 +143,69 @@ impl Handler<ChangedElsewhere> for Store {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+    use tokio::sync::oneshot;
+
+    /// Says when it is told, and reads until it is let go.
+    struct Reader(UnboundedSender<oneshot::Sender<()>>);
+
+    impl Actor for Reader {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<TableChanged> for Reader {
+        type Result = ResponseFuture<()>;
+
+        fn handle(&mut self, _: TableChanged, _: &mut Self::Context) -> Self::Result {
+            let (go, read) = oneshot::channel();
+            // Nobody lets it go any more where nobody hears.
+            let _ = self.0.send(go);
+            Box::pin(async move {
+                let _ = read.await;
+            })
+        }
+    }
+
+    async fn watching(
+        store: &Addr<Store>,
+        table: &'static str,
+    ) -> (Addr<Reader>, UnboundedReceiver<oneshot::Sender<()>>) {
+        let (told, reads) = unbounded_channel();
+        let reader = Reader(told).start();
+        store.send(Watch { table, who: reader.clone().recipient() }).await.unwrap();
+        (reader, reads)
+    }
+
+    #[actix::test]
+    async fn who_reads_is_told_once_of_all_that_comes_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::start(folder.path().join("clawmux.db")).await.unwrap();
+        let change = async |table| store.send(ChangedElsewhere::Table(table)).await.unwrap();
+        let (_jobs, mut jobs) = watching(&store, "jobs").await;
+        change("jobs").await;
+        let reads = jobs.recv().await.unwrap();
+        for _ in 0..100 {
+            change("jobs").await;
+            change("tokens").await;
+        }
+        assert!(jobs.try_recv().is_err(), "it reads still");
+        reads.send(()).unwrap();
+        jobs.recv().await.unwrap().send(()).unwrap();
+        // Of what was changed before, whoever watches later is told at once.
+        let (tokens, mut of_tokens) = watching(&store, "tokens").await;
+        of_tokens.recv().await.unwrap().send(()).unwrap();
+        assert!(jobs.try_recv().is_err(), "a hundred changes were one");
+        // One that is gone leaves its place to another.
+        drop((tokens, of_tokens));
+        change("tokens").await;
+        let (_later, mut later) = watching(&store, "tokens").await;
+        later.recv().await.unwrap().send(()).unwrap();
+        store.send(crate::store::Stop).await.unwrap().unwrap();
     }
 }

@@ -11,7 +11,7 @@ mod tables;
 use std::collections::BTreeSet;
 use std::mem::discriminant;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use actix::{Actor as _, Addr};

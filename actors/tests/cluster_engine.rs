@@ -22,7 +22,6 @@ use clawmux_core::cluster::ownership::slots::{Claim, Entry};
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::cluster::stamp::{Sequence, Token};
 use clawmux_core::ids::SessionKey;
-use clawmux_core::replica::Subject;
 use futures::StreamExt as _;
 use futures::future::{join, join_all};
 use servers::{LOOK, PATIENCE, SYNCS, Server};

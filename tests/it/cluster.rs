@@ -8,6 +8,7 @@ use crate::bus::nats::Server;
 use crate::support::client::Client;
 use crate::support::daemon::{Daemon, command, home, output};
 use crate::support::eventually;
+use crate::support::tools::needs;
 
 /// A server that syncs what it acknowledges, and the configuration of a daemon that is a cluster on it.
 fn server() -> (Server, String) {
