@@ -101,7 +101,7 @@ pub async fn settle(engine: &Engine, path: &Path) -> Result<Settled, Error> {
     let (base, site) = (engine.base(), engine.site());
     let held = {
         let path = path.to_owned();
-        blocking(move || membership::held(&path)).await?
+        blocking(move || membership::tidy(&path).and_then(|()| membership::held(&path))).await?
     };
     let extent = engine.extent().await.map_err(|why| ErrorCode::Unavailable.error(why))?;
     let reach = Reach { first: extent.first.0, last: extent.last.0 };

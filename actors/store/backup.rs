@@ -10,6 +10,7 @@
 //! gets its name. Whatever goes wrong leaves nothing behind, but for a power cut: that leaves a
 //! file whose name begins with a dot and ends with `.part`, which the next copy removes.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -219,18 +220,15 @@ struct Target<'a> {
 
 impl<'a> Target<'a> {
     fn new(to: &'a Path) -> Result<Self, Error> {
-        let name = to.file_name().ok_or_else(|| {
-            ErrorCode::InvalidRequest
-                .error(format!("{} names no file: say where the copy goes", to.display()))
-        })?;
+        if to.file_name().is_none() {
+            return Err(ErrorCode::InvalidRequest
+                .error(format!("{} names no file: say where the copy goes", to.display())));
+        }
         if to.symlink_metadata().is_ok() {
             return Err(exists(to));
         }
         let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut part = std::ffi::OsString::from(".");
-        part.push(name);
-        part.push(".part");
-        let part = folder.join(part);
+        let part = part_of(to);
         remove(&part);
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&part);
         let file = file.map_err(|e| {
@@ -283,6 +281,14 @@ impl Drop for Target<'_> {
     fn drop(&mut self) {
         remove(&self.part);
     }
+}
+
+/// Where an unfinished copy is that becomes `to`.
+pub(super) fn part_of(to: &Path) -> PathBuf {
+    let mut part = OsString::from(".");
+    part.push(to.file_name().unwrap_or_default());
+    part.push(".part");
+    to.with_file_name(part)
 }
 
 /// Removes an unfinished copy and what SQLite may have put beside it.

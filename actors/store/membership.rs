@@ -55,6 +55,10 @@ const NOT_MISSED: [&str; 17] = [
     "generations",
 ];
 
+/// What a copy is called that becomes the base, after the name of the store; and one that takes its place.
+const BASE: &str = ".base";
+const JOINING: &str = ".joining";
+
 /// The first format that knows of clusters' ids.
 const FORMAT_OF_CLUSTERS: i64 = 20;
 
@@ -80,6 +84,22 @@ pub struct Based {
     pub format: u64,
     /// What is in it.
     pub report: BackupReport,
+}
+
+/// Removes what a process that was killed has left beside the store at `path`: copies on their way. Blocks.
+///
+/// # Errors
+/// `Conflict` where a daemon has it open.
+pub fn tidy(path: &Path) -> Result<(), Error> {
+    if !folder(path).is_dir() {
+        return Ok(());
+    }
+    let _lock = Files::lock(path)?;
+    let base = beside(path, BASE);
+    for left in [&base, &beside(&base, ".lock"), &beside(path, JOINING), &backup::part_of(&base)] {
+        remove(left);
+    }
+    Ok(())
 }
 
 /// What the store at `path` is to a cluster. Blocks.
@@ -173,7 +193,7 @@ pub fn begin(path: &Path, beginning: Beginning<'_>) -> Result<Based, Error> {
     make_folder(path)?;
     let files = Arc::new(Files::claim(path)?);
     let (digest, left) = change(&files, |db| begin_log(db, beginning)).map_err(|error| about(path, error))?;
-    let file = beside(path, ".base");
+    let file = beside(path, BASE);
     remove(&file);
     let report = backup::write_copy(&files, &file, &Figures::default(), || Ok(()))?;
     Ok(Based { file, digest, left, format: format(), report })
@@ -185,7 +205,7 @@ pub fn begin(path: &Path, beginning: Beginning<'_>) -> Result<Based, Error> {
 /// # Errors
 /// As [`begin`]'s; `NotFound` where there is no store.
 pub fn begin_anew(path: &Path, beginning: Beginning<'_>) -> Result<Based, Error> {
-    let file = beside(path, ".base");
+    let file = beside(path, BASE);
     for file in [file.clone(), beside(&file, ".lock")] {
         remove(&file);
     }
@@ -301,7 +321,7 @@ pub fn knows(base: &Manifest) -> Result<(), Error> {
 pub fn take(path: &Path) -> Result<Taking, Error> {
     make_folder(path)?;
     let lock = Files::lock(path)?;
-    let part = beside(path, ".joining");
+    let part = beside(path, JOINING);
     remove(&part);
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&part);
     let file = file.map_err(|error| cannot("write", &part, &error))?;

@@ -423,14 +423,20 @@ async fn a_store_that_is_not_of_the_cluster_is_refused() {
     assert!(error.message.contains("and the servers have"), "{error}");
     assert!(look_at_loss(&site, &own.path()).await.unwrap_err().message.contains("is of no cluster"));
 
-    // A store that a daemon has made and nobody has used is none.
+    // A store that a daemon has made and nobody has used is none; what was killed beside it is nothing.
     let unused = Home::new();
+    for left in ["clawmux.db.base", "clawmux.db.base.lock", ".clawmux.db.base.part", "clawmux.db.joining-wal"]
+    {
+        std::fs::write(unused.0.path().join(left), "half").unwrap();
+    }
     Store::start(unused.path()).await.unwrap().send(Stop).await.unwrap().unwrap();
     assert_eq!(held(&unused.path()).unwrap(), Held::Nothing);
     assert_eq!(
         unused.settle(&site.open().await.unwrap()).await.unwrap(),
         Settled { way: Way::Take, kept: None }
     );
+    let left = unused.names().into_iter().filter(|name| name.contains("base") || name.contains("joining"));
+    assert_eq!(left.count(), 0, "{:?}", unused.names());
     // What is open is nobody else's.
     let store = Store::open_in_cluster(unused.path()).await.unwrap();
     assert!(membership::leave(&unused.path()).unwrap_err().message.contains("another clawmux"));
