@@ -20,13 +20,22 @@ pub struct Model {
     seed: u64,
     /// The last step of each prompt that was asked for.
     asked: RefCell<HashMap<String, usize>>,
+    /// What it was told became of the calls before a step.
+    heard: RefCell<HashMap<(String, usize), Vec<Outcome>>>,
     requests: RefCell<u64>,
+    /// Whether a finished step may be asked again.
+    may_ask_again: bool,
 }
 
 impl Model {
     /// Answers by the scripts of this seed.
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
+    }
+
+    /// The same for several daemons, one of which may not know yet that another one has gone on with its run.
+    pub fn of_several(seed: u64) -> Self {
+        Self { may_ask_again: true, ..Self::new(seed) }
     }
 
     /// How many answers it was asked for.
@@ -38,13 +47,18 @@ impl Model {
     pub async fn listen(self: Rc<Self>, wrong: impl Fn(String) + Clone + 'static) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
+        self.listen_on(listener, wrong);
+        address
+    }
+
+    /// The same, on this listener.
+    pub fn listen_on(self: Rc<Self>, listener: TcpListener, wrong: impl Fn(String) + Clone + 'static) {
         tokio::task::spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (model, wrong) = (self.clone(), wrong.clone());
                 tokio::task::spawn_local(async move { model.serve(stream, wrong).await });
             }
         });
-        address
     }
 
     /// One connection, until it ends.
@@ -102,10 +116,17 @@ impl Model {
         }
         let mut asked = self.asked.borrow_mut();
         let last = asked.entry(prompt.to_owned()).or_default();
-        if step < *last {
+        if step < *last && !self.may_ask_again {
             return Err(format!("{prompt}: step {step} again, after step {last}"));
         }
-        *last = step;
+        *last = step.max(*last);
+        let mut known = self.heard.borrow_mut();
+        let before = known.entry((prompt.to_owned(), step)).or_insert_with(|| heard.clone());
+        if *before != heard {
+            return Err(format!(
+                "{prompt}: before step {step} its calls were {before:?} and are now {heard:?}"
+            ));
+        }
         Ok((script, step, heard))
     }
 }
