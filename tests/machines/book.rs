@@ -25,6 +25,8 @@ pub struct Book {
     /// How often a client lost its connection, or heard nothing for too long.
     pub lost: u64,
     pub silent: u64,
+    /// The longest that a client waited for the next frame of an answer that it got.
+    pub longest_pause: Duration,
 }
 
 /// A prompt that was asked at least once.

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use crate::clock;
 use crate::findings::Findings;
 use crate::line::{Line, Stop};
 use crate::network::Network;
@@ -70,6 +71,7 @@ impl Machines {
         config: &str,
         findings: Rc<Findings>,
     ) -> Self {
+        clock::install(folder);
         let network = Rc::new(network);
         let count = network.size();
         let machine = |at: usize| {
@@ -84,16 +86,17 @@ impl Machines {
                 let file = folder.join(format!("nats{at}.conf"));
                 std::fs::write(&file, server_config(at, count, &folder.join(format!("nats{at}")))).unwrap();
                 let program = tools::nats_server().expect("it is asked for by needs!");
-                let run = move || {
+                let run = move |_| {
                     let mut command = Command::new(&program);
                     command.arg("-c").arg(&file);
                     command
                 };
                 Program::new(format!("server{at}"), network.clone(), at, logs.clone(), run)
             });
-            let of = home.clone();
-            let run = move || {
+            let (of, clock) = (home.clone(), folder.to_owned());
+            let run = move |life| {
                 let mut command = command(&of);
+                clock::mislead(&mut command, &clock, at, life);
                 command.args(["serve", "--listen", &format!("127.0.0.1:{DAEMON}")]);
                 command
             };
@@ -126,7 +129,7 @@ impl Machines {
         }
         if self.machines[0].server.is_some() {
             self.until("the servers have a leader", async || self.leader().await.is_some()).await?;
-            let (code, said) = self.run(0, &["cluster", "init"]);
+            let (code, said) = self.run(0, &["cluster", "init"]).await;
             if code != Some(0) {
                 return Err(format!("cluster init: {said}"));
             }
@@ -138,9 +141,11 @@ impl Machines {
     }
 
     /// Runs a command of the daemon's on a machine: exit code, and what it said.
-    pub fn run(&self, machine: usize, arguments: &[&str]) -> (Option<i32>, String) {
-        let mut command = command(&self.machines[machine].home);
-        let ended = self.network.of(machine).within(|| command.args(arguments).output()).unwrap();
+    pub async fn run(&self, machine: usize, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut command = tokio::process::Command::from(command(&self.machines[machine].home));
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let running = self.network.of(machine).within(|| command.spawn()).unwrap();
+        let ended = running.wait_with_output().await.unwrap();
         (ended.status.code(), String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned())
     }
 
@@ -223,12 +228,50 @@ impl Machines {
         Ok(())
     }
 
+    /// Tells a daemon to stop, and waits until it has.
+    ///
+    /// # Errors
+    /// Where it does not, or fails.
+    pub async fn stop(&self, machine: usize) -> Result<(), String> {
+        let daemon = &self.machines[machine].daemon;
+        daemon.terminate();
+        let mut ended = None;
+        let stopped = async || {
+            ended = daemon.stopped();
+            ended.is_some()
+        };
+        self.until("the daemon has stopped", stopped).await?;
+        match ended.is_some_and(|status| status.success()) {
+            true => Ok(()),
+            false => Err(format!("{} stopped: {ended:?}\n{}", daemon.name, daemon.tail())),
+        }
+    }
+
+    /// Starts a daemon, and waits until it is ready.
+    ///
+    /// # Errors
+    /// Where it does not get ready.
+    pub async fn start(&self, machine: usize) -> Result<(), String> {
+        self.machines[machine].daemon.start();
+        self.until("the daemon is ready", async || self.ready(machine).await).await
+    }
+
+    /// Runs a command of the daemon's on a machine, with `--json`, which must succeed.
+    ///
+    /// # Errors
+    /// What it said.
+    pub async fn ask(&self, machine: usize, arguments: &[&str]) -> Result<Value, String> {
+        let (code, said) = self.run(machine, &[arguments, &["--json"]].concat()).await;
+        let read = serde_json::from_str(&said).ok().filter(|_| code == Some(0));
+        read.ok_or_else(|| format!("{arguments:?} on machine {machine}: {code:?}: {said}"))
+    }
+
     /// Starts again what ended by itself, for ever. A daemon may give up, with a sentence; nothing may crash.
     pub async fn revive(&self) {
         loop {
             for machine in self.all() {
                 for program in machine.server.iter().chain([&machine.daemon]) {
-                    let Some(status) = program.ended() else { continue };
+                    let Some(status) = program.gave_up() else { continue };
                     let said = program.tail();
                     if status.code() != Some(1) || said.contains("panicked") {
                         self.findings.wrong(format!("{} ended: {status}\n{said}", program.name));

@@ -8,7 +8,8 @@
 //! session, the traces of the tools and the databases must agree.
 //!
 //! `CLAWMUX_CLUSTER_SEED` and `CLAWMUX_CLUSTER_FAULTS` say which seed and how many faults. How far anything gets
-//! between two faults is the machine's that runs this. Clocks that jump are deliberately absent.
+//! between two faults is the machine's that runs this. The clocks of the daemons are minutes apart, and
+//! each goes by another one whenever it is started anew.
 
 #![cfg(feature = "nats")]
 #![allow(unreachable_pub, reason = "a test exports nothing")]
@@ -41,11 +42,14 @@ mod telling;
 mod tool;
 
 mod audit;
+mod away;
 mod book;
+mod clock;
 mod company;
 mod faults;
 mod findings;
 mod follower;
+mod handover;
 mod machines;
 mod namespace;
 mod network;
@@ -75,6 +79,39 @@ fn whatever_befalls_the_machines_nothing_is_lost_and_nothing_happens_twice() {
     let seed = number("CLAWMUX_CLUSTER_SEED").unwrap_or(1);
     let size = Size { seed, machines: 3, is_cluster: true, sessions: 200 };
     befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(13));
+}
+
+#[test]
+fn daemons_that_hand_over_and_come_back_refuse_nobody() {
+    needs!("nats-server", "networks");
+    let size = Size { seed: 2, machines: 3, is_cluster: true, sessions: 40 };
+    Trial::run(size, async |trial| {
+        trial.company.pause_max_ms.set(200);
+        trial.speak().await?;
+        handover::roll(trial).await?;
+        let enough = async || trial.answered() >= 1000;
+        trial.machines.until("1,000 prompts are answered", enough).await?;
+        let counts = trial.close().await?;
+        trial.report(&counts);
+        assert_eq!(counts.interrupted_calls, 0);
+        let book = trial.company.book.borrow();
+        assert!(book.refusals.is_empty(), "{:?}", book.refusals);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_daemon_that_was_away_for_long_has_all_of_it_in_the_end() {
+    needs!("nats-server", "networks");
+    let size = Size { seed: 3, machines: 3, is_cluster: true, sessions: 40 };
+    Trial::run(size, async |trial| {
+        trial.company.pause_max_ms.set(200);
+        trial.speak().await?;
+        away::miss(trial, 2, 500).await?;
+        let counts = trial.close().await?;
+        trial.report(&counts);
+        Ok(())
+    });
 }
 
 /// So many faults, and in the end all there is to look at.

@@ -19,12 +19,14 @@ pub struct Program {
     pub name: String,
     network: Rc<Network>,
     machine: usize,
-    command: Box<dyn Fn() -> Command>,
+    /// What is run in a life.
+    command: Box<dyn Fn(u32) -> Command>,
     running: RefCell<Option<Running>>,
     /// Where each of its lives writes what it has to say.
     logs: PathBuf,
     lives: Cell<u32>,
     is_frozen: Cell<bool>,
+    is_told_to_stop: Cell<bool>,
 }
 
 impl Program {
@@ -34,7 +36,7 @@ impl Program {
         network: Rc<Network>,
         machine: usize,
         logs: PathBuf,
-        command: impl Fn() -> Command + 'static,
+        command: impl Fn(u32) -> Command + 'static,
     ) -> Self {
         std::fs::create_dir_all(&logs).unwrap();
         Self {
@@ -46,6 +48,7 @@ impl Program {
             logs,
             lives: Cell::new(0),
             is_frozen: Cell::new(false),
+            is_told_to_stop: Cell::new(false),
         }
     }
 
@@ -54,9 +57,10 @@ impl Program {
         if self.running.borrow().is_some() {
             return;
         }
+        self.is_told_to_stop.set(false);
         self.lives.set(self.lives.get() + 1);
         let log = std::fs::File::create(self.log_path(self.lives.get())).unwrap();
-        let mut command = (self.command)();
+        let mut command = (self.command)(self.lives.get());
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         // SAFETY: both calls are async-signal-safe and take no memory.
         unsafe {
@@ -97,12 +101,22 @@ impl Program {
     /// Tells it to stop.
     pub fn terminate(&self) {
         if let Some(running) = &*self.running.borrow() {
+            self.is_told_to_stop.set(true);
             running.signal("TERM");
         }
     }
 
-    /// How it ended, where it did so without being killed.
-    pub fn ended(&self) -> Option<ExitStatus> {
+    /// How it ended after it was told to stop; none where it has not.
+    pub fn stopped(&self) -> Option<ExitStatus> {
+        self.is_told_to_stop.get().then(|| self.ended()).flatten()
+    }
+
+    /// How it ended of itself; none where it has not.
+    pub fn gave_up(&self) -> Option<ExitStatus> {
+        (!self.is_told_to_stop.get()).then(|| self.ended()).flatten()
+    }
+
+    fn ended(&self) -> Option<ExitStatus> {
         let ended = self.running.borrow_mut().as_mut()?.try_wait().unwrap()?;
         self.running.take();
         Some(ended)

@@ -2,7 +2,7 @@
 //! machine. Now and then somebody else asks for the same, with the same key, in another session.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::join;
 use tokio::time::sleep;
@@ -52,6 +52,7 @@ async fn attempt(company: &Company, prompt: usize, session: usize, line: &mut Li
     let mut frames = Vec::new();
     let mut is_accepted = false;
     loop {
+        let since = Instant::now();
         let frame = company.receive(line).await?;
         frames.push(frame.to_string());
         let wrong = |why: String| Stop::Wrong(format!("{why}\n{}", frames.join("\n")));
@@ -61,6 +62,8 @@ async fn attempt(company: &Company, prompt: usize, session: usize, line: &mut Li
         if let Some(error) = frame["error"].as_str() {
             return Err(Stop::Refused(error.to_owned()));
         }
+        let pause = &mut company.book.borrow_mut().longest_pause;
+        *pause = since.elapsed().max(*pause);
         let (event, data) = (frame["event"].as_str().unwrap_or_default(), &frame["data"]);
         if is_accepted {
             story.take(&script, event, data).map_err(wrong)?;

@@ -115,6 +115,11 @@ impl Trial {
         self.machines.until("every session has an answer", everybody).await
     }
 
+    /// How many prompts have their answer.
+    pub fn answered(&self) -> usize {
+        self.company.book.borrow().prompts.iter().filter(|prompt| prompt.told.is_some()).count()
+    }
+
     /// Has nothing new asked, waits for what was, and looks whether everything is as it must be.
     pub async fn close(&mut self) -> Result<Counts, String> {
         self.company.is_closing.set(true);
@@ -201,12 +206,13 @@ impl Trial {
         );
         println!(
             "answers took {:.1?} (median), {:.1?} (99 %), {:.1?} (at most); {} connections lost, {} silent; \
-             {} daemons gave up",
+             the longest pause within an answer {:.1?}; {} daemons gave up",
             at(0.5),
             at(0.99),
             at(1.0),
             book.lost,
             book.silent,
+            book.longest_pause,
             self.machines.gave_up()
         );
         for (why, times) in &book.refusals {
