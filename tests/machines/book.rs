@@ -148,6 +148,11 @@ impl Book {
         }
     }
 
+    /// A client waited so long for the next frame of an answer.
+    pub fn paused(&mut self, pause: Duration) {
+        self.longest_pause = self.longest_pause.max(pause);
+    }
+
     /// A request was refused.
     pub fn refuse(&mut self, why: &str) {
         *self.refusals.entry(kind_of(why)).or_default() += 1;
@@ -178,7 +183,9 @@ mod tests {
     fn a_run_that_ends_with_an_error_is_noticed() {
         let mut book = Book::new(1, 2);
         let prompt = book.think(0);
-        book.tell(prompt, Story { error: Some("gone".to_owned()), ..Story::default() }).unwrap_err();
+        let mut story = Story::default();
+        story.error = Some("gone".to_owned());
+        book.tell(prompt, story).unwrap_err();
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::rc::Rc;
 
 use tokio::sync::Notify;
+use tokio::task::{JoinHandle, spawn_local};
 
 /// What was found so far.
 #[derive(Default)]
@@ -17,6 +19,19 @@ impl Findings {
     pub fn wrong(&self, why: String) {
         self.wrong.borrow_mut().push(why);
         self.one_more.notify_one();
+    }
+
+    /// Has somebody act on the side: should he fail, it is a finding.
+    pub fn watch<T: 'static>(
+        self: &Rc<Self>,
+        who: String,
+        act: impl Future<Output = T> + 'static,
+    ) -> JoinHandle<Option<T>> {
+        let findings = self.clone();
+        spawn_local(async move {
+            let acted = spawn_local(act).await;
+            acted.inspect_err(|error| findings.wrong(format!("{who}: {error}"))).ok()
+        })
     }
 
     /// What `future` gives.

@@ -62,8 +62,7 @@ async fn attempt(company: &Company, prompt: usize, session: usize, line: &mut Li
         if let Some(error) = frame["error"].as_str() {
             return Err(Stop::Refused(error.to_owned()));
         }
-        let pause = &mut company.book.borrow_mut().longest_pause;
-        *pause = since.elapsed().max(*pause);
+        company.book.borrow_mut().paused(since.elapsed());
         let (event, data) = (frame["event"].as_str().unwrap_or_default(), &frame["data"]);
         if is_accepted {
             story.take(&script, event, data).map_err(wrong)?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::timeout;
 
 use crate::audit::{self, Counts, Said, Told};
@@ -47,10 +47,9 @@ pub struct Trial {
     pub size: Size,
     pub machines: Rc<Machines>,
     pub company: Rc<Company>,
-    findings: Rc<Findings>,
     model: Rc<Model>,
-    speakers: Vec<JoinHandle<()>>,
-    followers: Vec<(usize, JoinHandle<Telling>)>,
+    speakers: Vec<JoinHandle<Option<()>>>,
+    followers: Vec<(usize, JoinHandle<Option<Telling>>)>,
 }
 
 impl Trial {
@@ -66,7 +65,8 @@ impl Trial {
             let outcome = findings.unless_wrong(async {
                 trial.machines.begin().await?;
                 let machines = trial.machines.clone();
-                let reviving = spawn_local(async move { machines.revive().await });
+                let revive = async move { machines.revive().await };
+                let reviving = findings.watch("who starts them again".to_owned(), revive);
                 act(&mut trial).await?;
                 reviving.abort();
                 Ok(())
@@ -97,16 +97,19 @@ impl Trial {
             model.clone().listen_on(machines.model_listener(machine), move |why| findings.wrong(why));
         }
         let company = Company::new(size.seed, size.sessions, machines.clone(), findings.clone());
-        Self { size, machines, company, findings, model, speakers: Vec::new(), followers: Vec::new() }
+        Self { size, machines, company, model, speakers: Vec::new(), followers: Vec::new() }
     }
 
     /// Has clients speak in all sessions, and follow some; until each has had an answer.
     pub async fn speak(&mut self) -> Result<(), String> {
         for session in 0..self.size.sessions {
-            self.speakers.push(spawn_local(speak(self.company.clone(), session)));
+            let speaking = speak(self.company.clone(), session);
+            self.speakers.push(self.company.findings.watch(format!("the speaker of s{session}"), speaking));
         }
         for session in (0..self.size.sessions).step_by(FOLLOWED_EVERY) {
-            self.followers.push((session, spawn_local(follow(self.company.clone(), session))));
+            let following = follow(self.company.clone(), session);
+            let following = self.company.findings.watch(format!("the follower of s{session}"), following);
+            self.followers.push((session, following));
         }
         let everybody = async || {
             let book = self.company.book.borrow();
@@ -131,7 +134,7 @@ impl Trial {
         for (session, follower) in std::mem::take(&mut self.followers) {
             let telling = timeout(ANSWERED_WITHIN, follower).await;
             let telling = telling.map_err(|_| format!("the follower of s{session} is not told the end"))?;
-            followed.push((session, telling.map_err(|error| error.to_string())?));
+            followed.extend(telling.ok().flatten().map(|telling| (session, telling)));
         }
         let told = self.told().await?;
         let book = self.company.book.borrow();
