@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock;
 use crate::findings::Findings;
 use crate::line::{Line, Stop};
+use crate::log;
 use crate::network::Network;
 use crate::program::Program;
 use crate::support::daemon::command;
@@ -175,7 +176,15 @@ impl Machines {
         self.machines[machine].home.join("clawmux.db")
     }
 
-    /// The daemons that say that they are ready.
+    /// The log of the cluster.
+    ///
+    /// # Errors
+    /// Where it can't be read.
+    pub fn log(&self) -> Result<Vec<log::Line>, String> {
+        log::read(self.network.of(0), &format!("nats://127.0.0.1:{NATS}"))
+    }
+
+    /// Whether a daemon says that it is ready.
     pub async fn ready(&self, machine: usize) -> bool {
         self.machines[machine].daemon.is_awake()
             && self.get(machine, DAEMON, "/readyz").await.is_some_and(|(status, _)| status == 200)

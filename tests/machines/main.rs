@@ -50,6 +50,7 @@ mod faults;
 mod findings;
 mod follower;
 mod handover;
+mod log;
 mod machines;
 mod namespace;
 mod network;

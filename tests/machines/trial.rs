@@ -16,6 +16,7 @@ use crate::database;
 use crate::findings::Findings;
 use crate::follower::{follow, tell_anew};
 use crate::line::Stop;
+use crate::log;
 use crate::machines::Machines;
 use crate::model::Model;
 use crate::network::Network;
@@ -180,6 +181,9 @@ impl Trial {
                 && last.1.elapsed() > Duration::from_secs(1)
         };
         self.machines.until("all replicas have the same and nothing comes any more", is_still).await?;
+        if self.size.is_cluster {
+            log::one_at_a_time(&self.machines.log()?)?;
+        }
         self.machines.kill_all();
         for path in &all {
             database::integrity(path)?;
