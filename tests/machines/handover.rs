@@ -29,8 +29,7 @@ pub async fn roll(trial: &Trial) -> Result<(), String> {
 async fn owns(trial: &Trial, seen_by: usize, name: &str, some: bool) -> Result<(), String> {
     let is_so = async || {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let Ok(said) = trial.machines.ask(seen_by, &["cluster", "slots"]).await else { return false };
-        let slots = said["slots"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let Ok(slots) = trial.machines.ask(seen_by, &["cluster", "slots"]).await else { return false };
         let of_it = slots.iter().filter(|slot| slot["owner"] == *name).count();
         let unowned = slots.iter().filter(|slot| slot["owner"] == Value::Null).count();
         unowned == 0 && (of_it > 0) == some

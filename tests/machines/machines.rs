@@ -265,13 +265,14 @@ impl Machines {
         self.until("the daemon is ready", async || self.ready(machine).await).await
     }
 
-    /// Runs a command of the daemon's on a machine, with `--json`, which must succeed.
+    /// Runs a command of the daemon's on a machine, with `--json`, which must succeed: the objects that it writes.
     ///
     /// # Errors
     /// What it said.
-    pub async fn ask(&self, machine: usize, arguments: &[&str]) -> Result<Value, String> {
+    pub async fn ask(&self, machine: usize, arguments: &[&str]) -> Result<Vec<Value>, String> {
         let (code, said) = self.run(machine, &[arguments, &["--json"]].concat()).await;
-        let read = serde_json::from_str(&said).ok().filter(|_| code == Some(0));
+        let read: Result<Vec<Value>, _> = said.lines().map(serde_json::from_str).collect();
+        let read = read.ok().filter(|_| code == Some(0));
         read.ok_or_else(|| format!("{arguments:?} on machine {machine}: {code:?}: {said}"))
     }
 

@@ -22,9 +22,9 @@ impl Elsewhere {
     fn owner(&self) -> Option<usize> {
         let list = Client::connect(self.daemons[0].address).call("session.list", json!({}));
         let key = list["result"][0]["session"].as_str()?.to_owned();
-        let slot = &self.daemons[0].json_of(&["cluster", "slots", "--session", &key])["slots"][0];
-        let owner = slot["owner"].as_str()?.strip_prefix("n")?.parse();
-        Some(owner.unwrap_or_else(|_| panic!("{slot}")))
+        let slots = self.daemons[0].rows_of(&["cluster", "slots", "--session", &key]);
+        let owner = slots[0]["owner"].as_str()?.strip_prefix("n")?.parse();
+        Some(owner.unwrap_or_else(|_| panic!("{slots:?}")))
     }
 }
 
