@@ -115,6 +115,16 @@ fn a_daemon_that_was_away_for_long_has_all_of_it_in_the_end() {
     });
 }
 
+#[test]
+fn a_replica_that_differs_is_noticed() {
+    needs!("nats-server", "networks");
+    let size = Size { seed: 4, machines: 3, is_cluster: true, sessions: 4 };
+    Trial::run(size, async |trial| {
+        trial.speak().await?;
+        away::differ(trial, 1).await
+    });
+}
+
 /// So many faults, and in the end all there is to look at.
 fn befall(size: Size, kinds: &'static [Kind], faults: u64) {
     Trial::run(size, async |trial| {
