@@ -40,7 +40,10 @@ impl Follower<'_> {
                 return Err(wrong("a frame for nobody".into(), &record));
             }
             let (seed, account) = (record.seed, record.account.clone());
-            let ended = record.followed.take(seed, &account, &frame).map_err(|why| wrong(why, &record))?;
+            let ended = record
+                .followed
+                .take(seed, prompts_of(&account), &frame)
+                .map_err(|why| wrong(why, &record))?;
             if let Some(prompt) = ended {
                 let story = record.followed.runs[prompt].story.clone();
                 let may_interrupt = self.company.may_interrupt;
@@ -62,6 +65,11 @@ impl Follower<'_> {
             && runs.len() == record.prompts.len()
             && runs.iter().all(|run| run.story.done)
     }
+}
+
+/// The names of the prompts of an account, in their order.
+fn prompts_of(account: &str) -> impl Fn(usize, &str) -> bool {
+    move |nth, name| name == format!("{account}.p{nth}")
 }
 
 /// Attaches to a session; gives the request's id.
@@ -88,7 +96,7 @@ pub async fn tell_anew(line: &mut Line, record: &RefCell<Record>) -> Result<Tell
         let frame = line.receive().await?;
         if frame["id"] == *attach {
             telling
-                .take(seed, &account, &frame)
+                .take(seed, prompts_of(&account), &frame)
                 .map_err(|why| format!("{account}, told anew: {frame}: {why}"))?;
         }
     }

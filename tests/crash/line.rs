@@ -36,8 +36,13 @@ pub struct Line {
 
 impl Line {
     pub async fn open(address: SocketAddr) -> Result<Self, Stop> {
+        let stream = TcpStream::connect(address).await;
+        Self::over(stream.map_err(|error| Stop::Lost(error.to_string()))?, address).await
+    }
+
+    /// The same, over a stream to this address.
+    pub async fn over(stream: TcpStream, address: SocketAddr) -> Result<Self, Stop> {
         let lost = |why: &dyn ToString| Stop::Lost(why.to_string());
-        let stream = TcpStream::connect(address).await.map_err(|error| lost(&error))?;
         stream.set_nodelay(true).map_err(|error| lost(&error))?;
         let upgrade = tokio_tungstenite::client_async(format!("ws://{address}/ws"), stream);
         let (socket, _) = upgrade.await.map_err(|error| lost(&error))?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::audit;
+use crate::database;
 use crate::line::{Line, Stop};
 use crate::plan::Random;
 use crate::support::TIMEOUT;
@@ -192,7 +192,7 @@ impl Lives {
                 std::fs::copy(self.home.join(name), copy.path().join(name)).expect("it is copied");
             }
         }
-        if let Err(why) = audit::database(&copy.path().join("clawmux.db")) {
+        if let Err(why) = database::integrity(&copy.path().join("clawmux.db")) {
             self.wrong(&why);
         }
     }

@@ -20,6 +20,7 @@
 mod support;
 
 mod audit;
+mod database;
 mod follower;
 mod line;
 mod lives;
@@ -125,8 +126,8 @@ fn run(kills: u64, recovery: &str) -> Counts {
         lives.terminate();
         let counted = audit::tools(&records, &tool::effects(lives.logs()));
         let counts = counted.unwrap_or_else(|why| lives.fail(&why));
-        let checked = audit::database(&home.path().join("clawmux.db"));
-        let checked = checked.and_then(|()| audit::log(&home.path().join("clawmux.db"), counts.prompts));
+        let checked = database::integrity(&home.path().join("clawmux.db"));
+        let checked = checked.and_then(|()| database::log(&home.path().join("clawmux.db"), counts.prompts));
         checked.unwrap_or_else(|why| lives.fail(&why));
         report(&company, &model, &counts);
         counts

@@ -21,12 +21,19 @@ pub struct Model {
     /// The last step of each prompt that was asked for.
     asked: RefCell<HashMap<String, usize>>,
     requests: RefCell<u64>,
+    /// Whether a finished step may be asked again.
+    may_ask_again: bool,
 }
 
 impl Model {
     /// Answers by the scripts of this seed.
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
+    }
+
+    /// The same for several daemons, one of which may not know yet that another one has gone on with its run.
+    pub fn of_several(seed: u64) -> Self {
+        Self { may_ask_again: true, ..Self::new(seed) }
     }
 
     /// How many answers it was asked for.
@@ -38,13 +45,18 @@ impl Model {
     pub async fn listen(self: Rc<Self>, wrong: impl Fn(String) + Clone + 'static) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
+        self.listen_on(listener, wrong);
+        address
+    }
+
+    /// The same, on this listener.
+    pub fn listen_on(self: Rc<Self>, listener: TcpListener, wrong: impl Fn(String) + Clone + 'static) {
         tokio::task::spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (model, wrong) = (self.clone(), wrong.clone());
                 tokio::task::spawn_local(async move { model.serve(stream, wrong).await });
             }
         });
-        address
     }
 
     /// One connection, until it ends.
@@ -102,10 +114,10 @@ impl Model {
         }
         let mut asked = self.asked.borrow_mut();
         let last = asked.entry(prompt.to_owned()).or_default();
-        if step < *last {
+        if step < *last && !self.may_ask_again {
             return Err(format!("{prompt}: step {step} again, after step {last}"));
         }
-        *last = step;
+        *last = step.max(*last);
         Ok((script, step, heard))
     }
 }

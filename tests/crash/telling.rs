@@ -21,6 +21,8 @@ pub struct Run {
     pub id: String,
     /// The prompt's number.
     pub seq: u64,
+    /// That of its prompt.
+    pub name: String,
     script: Script,
     pub story: Story,
 }
@@ -54,11 +56,17 @@ impl Telling {
         self.events.iter().zip(cut_off).filter(|(_, cut_off)| !cut_off).map(|(told, _)| told).collect()
     }
 
-    /// Takes in the next frame of the session of `account`; gives the run that it ends.
+    /// Takes in the next frame of a session, in which the prompt of the nth run may have this name; gives the run
+    /// that it ends.
     ///
     /// # Errors
     /// Where it is not the next, or not what can happen next.
-    pub fn take(&mut self, seed: u64, account: &str, frame: &Value) -> Result<Option<usize>, String> {
+    pub fn take(
+        &mut self,
+        seed: u64,
+        may_be: impl FnOnce(usize, &str) -> bool,
+        frame: &Value,
+    ) -> Result<Option<usize>, String> {
         let event = frame["event"].as_str().ok_or("no event")?;
         let run = frame["run"].as_str().ok_or("no run")?;
         let (seq, data) = (frame["seq"].as_u64().ok_or("no seq")?, &frame["data"]);
@@ -77,12 +85,14 @@ impl Telling {
             _ => self.events.push(Told { seq, run: run.into(), event: event.into(), data: data.clone() }),
         }
         if event == "prompt" {
-            let name = format!("{account}.p{}", self.runs.len());
-            if *data != *content(&name) || self.runs.iter().any(|known| known.id == run) {
-                return Err(format!("a prompt that is not {name}, or a run of another: {}", named(&name)));
+            let name = named(data.as_str().unwrap_or_default());
+            let is_known = self.runs.iter().any(|known| known.id == run);
+            if *data != *content(name) || is_known || !may_be(self.runs.len(), name) {
+                return Err(format!("{name} is not the prompt that comes next, or has the run of another"));
             }
-            let script = Script::of(seed, &name);
-            self.runs.push(Run { id: run.into(), seq, script, story: Story::default() });
+            let script = Script::of(seed, name);
+            let name = name.to_owned();
+            self.runs.push(Run { id: run.into(), seq, name, script, story: Story::default() });
             return Ok(None);
         }
         let at = self.runs.iter().position(|known| known.id == run).ok_or("of a run without a prompt")?;

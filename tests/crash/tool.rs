@@ -55,6 +55,11 @@ pub fn install(home: &Path) -> String {
         std::fs::write(folder.join(format!("{name}.wasm")), module()).expect("the module is written");
     }
     std::fs::write(folder.join(format!("{AGAIN}.toml")), "idempotent = true\n").expect("a manifest");
+    entries()
+}
+
+/// The part of the configuration that names both.
+pub fn entries() -> String {
     let entry = |name| {
         format!(
             "[[plugins]]\nname = \"{name}\"\npath = \"plugins/{name}.wasm\"\nfuel = 100000000000\ntimeout_ms = 60000\n\

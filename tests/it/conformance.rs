@@ -2,6 +2,9 @@
 //! restart in the midst of an answer; and one session that a client of each follows at once, through
 //! a restart of the daemon. Over real sockets, against the binary as it ships, on the offline provider.
 
+#[cfg(feature = "nats")]
+mod elsewhere;
+
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -336,15 +339,41 @@ impl Voice for Xeno {
     }
 }
 
+/// Where a story is told.
+trait Stage: Sized {
+    fn begin() -> Self;
+    /// Where a client connects; it may be elsewhere once there is a session.
+    fn door(&self) -> &Daemon;
+    /// The daemon that has the session is killed, and comes back.
+    fn crash(self) -> Self;
+}
+
+impl Stage for Daemon {
+    fn begin() -> Self {
+        Self::start()
+    }
+
+    fn door(&self) -> &Daemon {
+        self
+    }
+
+    fn crash(self) -> Self {
+        self.kill_and_restart()
+    }
+}
+
 /// The story.
-fn tell<V: Voice>() {
-    let daemon = Daemon::start();
-    let mut client = V::connect(&daemon, "default");
+fn tell<V: Voice, S: Stage>() {
+    let stage = S::begin();
+    let mut client = V::connect(stage.door(), "default");
     let protocol = V::PROTOCOL;
 
     let answer = client.chat("what is a walrus?");
     assert!(answer.text.contains("walrus") && answer.failure.is_empty(), "{protocol}: {answer:?}");
 
+    // There is a session, so whoever has it can be told.
+    drop(client);
+    let mut client = V::connect(stage.door(), "default");
     let tool = client.chat(r#"/tool echo {"text":"hi İİİİ"}"#);
     assert!(tool.text.contains("hi İİİİ") && tool.failure.is_empty(), "{protocol}: {tool:?}");
 
@@ -361,8 +390,8 @@ fn tell<V: Voice>() {
     // Left alone in the midst of an answer, and killed: it goes on, once.
     client.ask("/slow 4");
     drop(client);
-    let daemon = daemon.kill_and_restart();
-    let mut client = V::connect(&daemon, "default");
+    let stage = stage.crash();
+    let mut client = V::connect(stage.door(), "default");
     let after = client.chat("and now?");
     assert!(after.text.contains("and now?") && after.failure.is_empty(), "{protocol}: {after:?}");
     let history = client.history();
@@ -383,27 +412,27 @@ fn tell<V: Voice>() {
 
 #[test]
 fn in_exoclaw() {
-    tell::<Exoclaw>();
+    tell::<Exoclaw, Daemon>();
 }
 
 #[test]
 fn in_openclaw_3() {
-    tell::<OpenClaw<3>>();
+    tell::<OpenClaw<3>, Daemon>();
 }
 
 #[test]
 fn in_openclaw_4() {
-    tell::<OpenClaw<4>>();
+    tell::<OpenClaw<4>, Daemon>();
 }
 
 #[test]
 fn in_wundr() {
-    tell::<WundrVoice>();
+    tell::<WundrVoice, Daemon>();
 }
 
 #[test]
 fn in_xeno() {
-    tell::<Xeno>();
+    tell::<Xeno, Daemon>();
 }
 
 /// The text of the next run that this connection is told under its `session.attach`, and the number

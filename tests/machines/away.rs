@@ -1,0 +1,43 @@
+//! A daemon that was away for long, and a replica that does not have what the others have.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::trial::Trial;
+
+/// Stops a daemon, and starts it again after so many answers of the others.
+///
+/// # Errors
+/// Where it does not stop, or does not come back.
+pub async fn miss(trial: &Trial, machine: usize, answers: usize) -> Result<(), String> {
+    trial.machines.stop(machine).await?;
+    let before = trial.answered();
+    let enough = async || trial.answered() >= before + answers;
+    trial.machines.until("enough is answered meanwhile", enough).await?;
+    trial.machines.start(machine).await
+}
+
+/// Stops a daemon, flips a bit of what its replica says of the records that it had, and starts it again; until the
+/// others say that it differs.
+///
+/// # Errors
+/// Where nobody notices.
+pub async fn differ(trial: &Trial, machine: usize) -> Result<(), String> {
+    let (machines, other) = (&trial.machines, (machine + 1) % trial.machines.count());
+    machines.stop(machine).await?;
+    flip(&machines.database(machine)).map_err(|error| error.to_string())?;
+    machines.of(machine).daemon.start();
+    let is_noticed = async || {
+        let (code, said) = machines.run(other, &["cluster", "nodes", "--json"]).await;
+        code == Some(0) && said.lines().any(|row| row.contains("\"agrees\":false"))
+    };
+    machines.until("the others notice that a replica differs", is_noticed).await
+}
+
+fn flip(database: &Path) -> rusqlite::Result<()> {
+    let database = Connection::open(database)?;
+    let mut digest: Vec<u8> = database.query_row("SELECT digest FROM meta", [], |row| row.get(0))?;
+    digest[0] ^= 1;
+    database.execute("UPDATE meta SET digest = ?1", [digest]).map(drop)
+}
