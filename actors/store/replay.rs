@@ -318,7 +318,9 @@ impl Writer {
     /// Makes the change of a record.
     fn make(&mut self, live: &mut Live, record: &Record) -> Result<(), Failure> {
         let opened = std::mem::replace(&mut self.opened, integer(record.stamp.token.0));
+        self.is_replaying = true;
         let made = self.make_change(live, record.write.clone());
+        self.is_replaying = false;
         self.opened = opened;
         made
     }

@@ -117,6 +117,15 @@ impl Writer {
             state.row = self.insert_session(session, events)?;
         }
         let mut settled: Vec<_> = settled.iter().collect();
+        let ends_step = |run: &RunId| {
+            events.iter().any(|logged| logged.event.settles() && logged.run.as_ref() == Some(run))
+        };
+        // Of a step that goes on, what was said so far.
+        for (run, text) in settled.extract_if(.., |(run, _)| !ends_step(run)) {
+            let row = self.open_run(run)?.row;
+            live.replace(session, (row, run), Some(text.clone()));
+            self.settle(live, session, state.row, row, false)?;
+        }
         for logged in events.iter() {
             if let Some(run) = logged.run.as_ref().filter(|_| logged.event.settles()) {
                 let row = self.open_run(run)?.row;
@@ -244,7 +253,7 @@ impl Writer {
                     self.cached("UPDATE runs SET settled = ?1 WHERE id = ?2")?.execute(params![seq, row])?;
                 }
                 // What a restart made void is no answer.
-                if settled.text && !is_void {
+                if !is_void && (settled.text || self.has_spoken(row, seq)?) {
                     self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?;
                 }
             }
@@ -331,8 +340,20 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a run's text and thoughts down once, now that its step is over, and lets go of their
-    /// pages. Says what there was.
+    /// Whether some text of the step that ends with this number is in the log already, as it may be in a cluster.
+    fn has_spoken(&self, row: i64, seq: i64) -> rusqlite::Result<bool> {
+        if !self.is_replaying {
+            return Ok(false);
+        }
+        self.cached(
+            "SELECT EXISTS (SELECT 1 FROM events e JOIN runs r ON r.id = e.run
+             WHERE r.id = ?1 AND e.session = r.session AND e.seq > r.settled AND e.seq < ?2 AND e.kind = 'text')",
+        )?
+        .query_row([row, seq], |row| row.get(0))
+    }
+
+    /// Writes a run's text and thoughts down once, now that its step is over (in a cluster also before that, where
+    /// another event comes), and lets go of their pages. Says what there was.
     fn settle(
         &mut self,
         live: &mut Live,

@@ -119,6 +119,8 @@ pub(super) struct Writer {
     pub(super) figures: Arc<Figures>,
     /// How often the log was opened, this time included; in a cluster, the token of the record that is applied.
     pub(super) opened: i64,
+    /// Whether a record of a cluster's log is being applied.
+    pub(super) is_replaying: bool,
     full: bool,
     /// Whether memory may differ from the database.
     stale: bool,
@@ -174,6 +176,7 @@ impl Writer {
             shared,
             figures,
             opened,
+            is_replaying: false,
             full: false,
             stale: true,
             sessions: HashMap::new(),

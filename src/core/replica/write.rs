@@ -239,7 +239,7 @@ impl Guard {
 pub struct Appended {
     /// The session.
     pub session: SessionKey,
-    /// What runs said and thought in steps that these events end, in order; of a run that is not here, nothing.
+    /// What runs said and thought before these events and is in no record yet, in order.
     pub settled: Vec<(RunId, Vec<Segment>)>,
     /// The events, none of which is text: that is above.
     pub events: Arc<[Logged]>,

@@ -168,7 +168,8 @@ pub fn runs_agree<K: Known>(session: &SessionKey, events: &[Logged], known: &K) 
     Ok(())
 }
 
-/// Whether this text is of steps that these events end, with numbers in order below them that nothing else has.
+/// Whether this text comes before these events, with numbers in order that nothing else has; text of a run of which a step
+/// ends here, before that end.
 ///
 /// # Errors
 /// `Internal` where it is not.
@@ -181,9 +182,10 @@ pub fn text_is_due<K: Known>(
     let mut numbers: Vec<(Seq, Seq)> = events.iter().map(|logged| (logged.first_seq, logged.seq)).collect();
     for (nth, (run, segments)) in settled.iter().enumerate() {
         let end = events.iter().find(|logged| logged.event.settles() && logged.run.as_ref() == Some(run));
-        let Some(end) = end.filter(|_| settled[..nth].iter().all(|(of, _)| of != run)) else {
+        let before = end.or(events.last());
+        let Some(end) = before.filter(|_| settled[..nth].iter().all(|(of, _)| of != run)) else {
             return Ok(refuse(format_args!(
-                "there is text of run {run} in {session}, and none of its steps ends"
+                "there is text of run {run} in {session}, and nothing comes after it"
             ))?);
         };
         let mut last = Seq(0);
@@ -309,7 +311,8 @@ mod tests {
         };
         let step = [ended(20, 20, "open")];
         assert!(due("open", &[5, 6, 9], &step) && due("open", &[], &step));
-        assert!(!due("other", &[5], &step), "no step of it ends");
+        assert!(due("other", &[5], &step) && !due("other", &[5], &[]), "something comes after it");
+        assert!(!due("other", &[21], &step), "before everything");
         assert!(!due("open", &[6, 5], &step) && !due("open", &[5, 5], &step), "in order");
         assert!(!due("open", &[20], &step) && !due("open", &[21], &step), "before the end");
         assert!(!due("open", &[7], &step), "an event has it");
