@@ -85,7 +85,7 @@ fn run(kills: u64, recovery: &str) -> Counts {
             repeats: Cell::new(0),
             bytes: Cell::new(0),
         });
-        let model = Rc::new(Model::new(seed));
+        let model = Rc::new(Model::new(seed, false));
         let finder = company.clone();
         let upstream = model.clone().listen(move |why| finder.lives.wrong(&why)).await;
         let tools = tool::install(home.path());

@@ -26,14 +26,10 @@ pub struct Model {
 }
 
 impl Model {
-    /// Answers by the scripts of this seed.
-    pub fn new(seed: u64) -> Self {
-        Self { seed, ..Self::default() }
-    }
-
-    /// The same for several daemons, one of which may not know yet that another one has gone on with its run.
-    pub fn of_several(seed: u64) -> Self {
-        Self { may_ask_again: true, ..Self::new(seed) }
+    /// Answers by the scripts of this seed. `may_ask_again` is for several daemons, one of which may not know yet that
+    /// another one has gone on with its run.
+    pub fn new(seed: u64, may_ask_again: bool) -> Self {
+        Self { seed, may_ask_again, ..Self::default() }
     }
 
     /// How many answers it was asked for.

@@ -95,7 +95,7 @@ impl Trial {
         let network = Network::new(size.machines);
         let machines = Machines::new(folder.path(), network, size.is_cluster, &config, findings.clone());
         let machines = Rc::new(machines);
-        let model = Rc::new(Model::of_several(size.seed));
+        let model = Rc::new(Model::new(size.seed, true));
         for machine in 0..size.machines {
             tool::install(machines.of(machine).home());
             let findings = findings.clone();
