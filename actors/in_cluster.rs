@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use actix::{Actor as _, Addr, ArbiterHandle, Message, Recipient};
-use clawmux_core::config::Config;
+use actix::{Addr, ArbiterHandle, Message, Recipient};
 use clawmux_core::daemon::cluster::{GetClusterStatus, HandOver, ListSlots};
 use clawmux_core::error::{Error, ErrorCode};
 
@@ -67,26 +66,4 @@ impl InCluster {
 /// That there is no cluster.
 pub(crate) fn none() -> Error {
     ErrorCode::NotFound.error("there is no cluster: gateway.toml has no [cluster]")
-}
-
-/// Opens the store, and, where that is configured, joins the cluster with it: then it has all that the log had.
-///
-/// # Errors
-/// As [`Store::open`]'s, or why the cluster can't be joined.
-pub async fn open(config: &Config) -> Result<Opened, Error> {
-    let path = config.store.path.clone();
-    match &config.cluster {
-        None => {
-            let store = Store::open(path).await?;
-            let log_writer = store.log_writer();
-            Ok(Opened { store: store.start(), log_writer, cluster: None })
-        }
-        #[cfg(feature = "nats")]
-        Some(cluster) => crate::cluster::joining::open(cluster, path).await,
-        #[cfg(not(feature = "nats"))]
-        Some(_) => Err(ErrorCode::Unavailable.error(
-            "this clawmux was built without NATS (cargo feature `nats`): it can't join the cluster of [cluster]; \
-             take that section out, or build it with NATS",
-        )),
-    }
 }

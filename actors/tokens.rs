@@ -336,7 +336,8 @@ impl Tokens {
 /// Does something about the credentials of a home on which no daemon runs.
 ///
 /// # Errors
-/// `Conflict` where one does run; as the store's; as [`Ledger::decide`]'s.
+/// `Conflict` where one does run; `Unavailable` in a cluster, where a daemon has to; as the store's; as
+/// [`Ledger::decide`]'s.
 pub async fn without_daemon(
     home: &Path,
     config: &Config,
@@ -344,6 +345,11 @@ pub async fn without_daemon(
 ) -> Result<TokenReply, Error> {
     // Held until all of it is written down.
     let _claim = Bound::new(home, None, None, None)?;
+    if config.cluster.is_some() {
+        let why = "no daemon runs on this home, and in a cluster a daemon has to change credentials: start it with \
+                   `clawmux serve`, or run this on another node";
+        return Err(ErrorCode::Unavailable.error(why));
+    }
     let authority = Authority::new(&config.auth);
     let store = Store::start(config.store.path.clone()).await?;
     let decided = decide_alone(&store, &authority, command).await;

@@ -47,6 +47,7 @@ pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), 
         loop {
             let started = tokio::select! {
                 started = start(&settings, config.clone(), false) => started,
+                never = manager.joining(), if config.cluster.is_some() => match never {},
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
             };

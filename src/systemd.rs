@@ -12,6 +12,7 @@
 //! Deliberately absent: file descriptors kept by the service manager.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
@@ -30,6 +31,8 @@ use crate::terminal::one_line;
 
 /// How often the service manager is told how busy the daemon is, if that has changed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+/// How often it is told that the daemon joins its cluster.
+const JOINING_INTERVAL: Duration = Duration::from_secs(20);
 /// How long it may take to take a datagram.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest status, in characters.
@@ -59,6 +62,16 @@ impl ServiceManager {
         });
         let watchdog = sd_notify::watchdog_enabled().filter(|after| socket.is_some() && !after.is_zero());
         Self { socket, watchdog }
+    }
+
+    /// The daemon is joining its cluster, which takes as long as its store needs to catch up; said again and again.
+    pub(crate) async fn joining(&self) -> Infallible {
+        let micros = u32::try_from((JOINING_INTERVAL * 3).as_micros()).unwrap_or(u32::MAX);
+        loop {
+            let status = NotifyState::Status("joining the cluster");
+            self.tell(&[NotifyState::ExtendTimeoutUsec(micros), status]).await;
+            tokio::time::sleep(JOINING_INTERVAL).await;
+        }
     }
 
     /// The daemon takes work.

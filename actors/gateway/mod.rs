@@ -27,6 +27,7 @@
 mod tests;
 
 mod model_lists;
+mod opening;
 mod reload;
 
 use std::net::SocketAddr;
@@ -69,7 +70,7 @@ use crate::http::metrics::{self, Metrics};
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
-use crate::in_cluster::{self, InCluster, Opened};
+use crate::in_cluster::{InCluster, Opened};
 use crate::learner::Learner;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::mcp_server;
@@ -262,7 +263,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
 
     let meters = Meters::default();
     meters.watch_arbiter("main");
-    let Opened { store, log_writer, cluster } = in_cluster::open(&config).await?;
+    let Opened { store, log_writer, cluster } = opening::open(&config).await?;
     let log = log_writer.health();
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };

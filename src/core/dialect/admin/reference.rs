@@ -19,6 +19,7 @@ const VALUES: &[(&str, &str)] = &[
     ("memories", "[]"),
     ("memory", r#""6f0c""#),
     ("name", r#""ci""#),
+    ("node", r#""node-2""#),
     ("path", r#""limits.queue""#),
     ("plugin", r#""echo""#),
     ("prompt", r#""What is due today?""#),
