@@ -554,7 +554,10 @@ impl Cluster {
             Deed::Ended(outdone) => {
                 writing.stage = Stage::Asleep;
                 let slot = writing.slot;
-                self.awake.remove(&writing.name);
+                // What was written at last is told when it is applied.
+                if writing.in_flight.is_none() {
+                    self.awake.remove(&writing.name);
+                }
                 self.restless.insert(subject.clone());
                 self.flows(subject);
                 match (slot, outdone) {
@@ -635,11 +638,15 @@ impl Cluster {
         let Some(subject) = self.awake.get(name).cloned() else { return false };
         let (position, stamp) = (*position, stamp.unwrap_or(NO_STAMP));
         self.tell(&subject, News::Applied(Sequence(position), stamp), ctx);
+        // It may have been the last one under a token that is lost by now.
+        let is_ours = self.epoch == Some(stamp.token) || self.own.contains(&stamp.token);
         let Some(writing) = self.writings.get_mut(&subject) else { return false };
-        let Stage::Awake(appender) = &writing.stage else { return false };
-        let is_ours = appender.token() == stamp.token;
         let in_flight = writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record);
         let Some((_, answer)) = in_flight else { return false };
+        if matches!(writing.stage, Stage::Asleep) {
+            self.awake.remove(name);
+            self.restless.insert(subject.clone());
+        }
         let is_awaited = answer.is_awaited();
         answer.one_is(match outcome {
             Replayed::Made(_) | Replayed::Known => Ok(()),

@@ -56,6 +56,11 @@ impl SessionSupervisor {
     /// Has a mirror stand in for a session of another daemon.
     fn mirror(&mut self, key: SessionKey, node: NodeName, ctx: &mut Context<Self>) {
         self.recover_next();
+        if !self.is_lost(&key) {
+            // Its slot came while it was being found out whose it is.
+            ctx.run_later(RECOVERY_DELAY, |supervisor, _| supervisor.wake(key));
+            return;
+        }
         let Some(remote) = self.setup.remote.clone() else { return };
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };

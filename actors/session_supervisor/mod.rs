@@ -230,7 +230,8 @@ impl SessionSupervisor {
             Ending::Moved => {
                 // Whoever may decide about a call of it is told how that goes on.
                 let is_followed = !subscribers.is_empty() || self.setup.deps.approvals.wait_in(&key);
-                !self.draining && (is_followed || !waiting.is_empty())
+                // What is unfinished in it goes on here, where its slot came back meanwhile.
+                !self.draining && (is_followed || !waiting.is_empty() || !self.is_lost(&key))
             }
         };
         if !is_needed {
