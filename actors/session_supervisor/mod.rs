@@ -215,6 +215,7 @@ impl SessionSupervisor {
     /// A session ended: it starts anew where it was not told to, or where requests wait for it.
     fn session_down(&mut self, down: Down, ctx: &mut Context<Self>) {
         let Down { key, subscribers, panicked, ending } = down;
+        let is_ours = !self.is_lost(&key);
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let waiting = match std::mem::take(&mut entry.state) {
             State::Waking { waiting, .. } => waiting,
@@ -231,7 +232,7 @@ impl SessionSupervisor {
                 // Whoever may decide about a call of it is told how that goes on.
                 let is_followed = !subscribers.is_empty() || self.setup.deps.approvals.wait_in(&key);
                 // What is unfinished in it goes on here, where its slot came back meanwhile.
-                !self.draining && (is_followed || !waiting.is_empty() || !self.is_lost(&key))
+                !self.draining && (is_followed || !waiting.is_empty() || is_ours)
             }
         };
         if !is_needed {
