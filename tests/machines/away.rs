@@ -29,8 +29,8 @@ pub async fn differ(trial: &Trial, machine: usize) -> Result<(), String> {
     flip(&machines.database(machine)).map_err(|error| error.to_string())?;
     machines.of(machine).daemon.start();
     let is_noticed = async || {
-        let (code, said) = machines.run(other, &["cluster", "nodes", "--json"]).await;
-        code == Some(0) && said.lines().any(|row| row.contains("\"agrees\":false"))
+        let nodes = machines.ask(other, &["cluster", "nodes"]).await.unwrap_or_default();
+        nodes.iter().any(|node| node["agrees"] == false)
     };
     machines.until("the others notice that a replica differs", is_noticed).await
 }

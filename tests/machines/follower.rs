@@ -52,9 +52,10 @@ async fn attempt(
 /// Where it is not told so.
 pub async fn tell_anew(company: &Company, session: usize, line: &mut Line) -> Result<Telling, Stop> {
     let mut telling = Telling::default();
-    let (id, last) = attach(company, session, 0, line).await?;
+    let silent = |stop: Stop, at: u64| Stop::Wrong(format!("s{session}, told anew up to {at}: {stop:?}"));
+    let (id, last) = attach(company, session, 0, line).await.map_err(|stop| silent(stop, 0))?;
     while telling.last < last {
-        let frame = company.receive(line).await?;
+        let frame = company.receive(line).await.map_err(|stop| silent(stop, telling.last))?;
         if frame["id"] == *id {
             let taken = take(company, session, &mut telling, &id, &frame);
             taken.map_err(|why| format!("s{session}, told anew: {frame}: {why}"))?;

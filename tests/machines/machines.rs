@@ -130,7 +130,7 @@ impl Machines {
         }
         if self.machines[0].server.is_some() {
             self.until("the servers have a leader", async || self.leader().await.is_some()).await?;
-            let (code, said) = self.run(0, &["cluster", "init"]).await;
+            let (code, _, said) = self.run(0, &["cluster", "init"]).await;
             if code != Some(0) {
                 return Err(format!("cluster init: {said}"));
             }
@@ -141,13 +141,14 @@ impl Machines {
         self.until("all daemons are ready", async || self.are_ready().await).await
     }
 
-    /// Runs a command of the daemon's on a machine: exit code, and what it said.
-    pub async fn run(&self, machine: usize, arguments: &[&str]) -> (Option<i32>, String) {
+    /// Runs a command of the daemon's on a machine: exit code, what it wrote, and what it said about it.
+    pub async fn run(&self, machine: usize, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = tokio::process::Command::from(command(&self.machines[machine].home));
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let running = self.network.of(machine).within(|| command.spawn()).unwrap();
         let ended = running.wait_with_output().await.unwrap();
-        (ended.status.code(), String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned())
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (ended.status.code(), text(&ended.stdout), text(&ended.stderr))
     }
 
     /// A connection of a client to the daemon of a machine.
@@ -270,10 +271,10 @@ impl Machines {
     /// # Errors
     /// What it said.
     pub async fn ask(&self, machine: usize, arguments: &[&str]) -> Result<Vec<Value>, String> {
-        let (code, said) = self.run(machine, &[arguments, &["--json"]].concat()).await;
-        let read: Result<Vec<Value>, _> = said.lines().map(serde_json::from_str).collect();
+        let (code, written, said) = self.run(machine, &[arguments, &["--json"]].concat()).await;
+        let read: Result<Vec<Value>, _> = written.lines().map(serde_json::from_str).collect();
         let read = read.ok().filter(|_| code == Some(0));
-        read.ok_or_else(|| format!("{arguments:?} on machine {machine}: {code:?}: {said}"))
+        read.ok_or_else(|| format!("{arguments:?} on machine {machine}: {code:?}: {written}{said}"))
     }
 
     /// Starts again what ended by itself, for ever. A daemon may give up, with a sentence; nothing may crash.
