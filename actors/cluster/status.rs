@@ -258,7 +258,9 @@ impl Cluster {
         let why = if is_long_ago(*answered_ms) {
             format!("the log of the cluster can't be reached{}", because(silent))
         } else if !self.stalled.is_empty() && is_long_ago(*acked_ms) {
-            format!("the log of the cluster takes nothing{}", because(unknown))
+            let is_full = unknown.as_ref().is_some_and(|why| why.contains("maximum bytes"));
+            let remedy = if is_full { ": raise the limit of its stream with `nats stream edit`" } else { "" };
+            format!("the log of the cluster can't be written{}{remedy}", because(unknown))
         } else if is_long_ago(followed.1) {
             let last = log.as_ref().map_or(0, |(extent, ..)| extent.last.0);
             format!(
