@@ -79,7 +79,7 @@ fn whatever_befalls_the_machines_nothing_is_lost_and_nothing_happens_twice() {
     needs!("nats-server", "networks");
     let seed = number("CLAWMUX_CLUSTER_SEED").unwrap_or(1);
     let size = Size { seed, machines: 3, is_cluster: true, sessions: 200 };
-    befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(13));
+    befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(8));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_daemon_that_was_away_for_long_has_all_of_it_in_the_end() {
     Trial::run(size, async |trial| {
         trial.company.pause_max_ms.set(200);
         trial.speak().await?;
-        away::miss(trial, 2, 500).await?;
+        away::miss(trial, 2, 150).await?;
         let counts = trial.close().await?;
         trial.report(&counts);
         Ok(())
