@@ -336,16 +336,18 @@ impl Cluster {
                     let id = RecordId(self.records);
                     let Stage::Awake(appender) = &writing.stage else { break };
                     let stamp = Stamp { token: appender.token(), record: id };
-                    let guard = match &write {
-                        Write::Append(appended) => appended.guards().pop(),
-                        _ => None,
+                    let (is_append, guard) = match &write {
+                        Write::Append(appended) => (true, appended.guards().pop()),
+                        _ => (false, None),
                     };
+                    writing.is_append = is_append;
                     match (Record { stamp, write }).to_bytes() {
                         Ok(record) if record.len() > RECORD_BYTES_MAX => {
+                            writing.failed();
                             answer.one_is(Err(too_large(record.len())))
                         }
                         Ok(record) => {
-                            writing.in_flight = Some((id, answer));
+                            writing.in_flight = Some((stamp, answer));
                             let has_guard = guard.is_some();
                             writing.guard = guard;
                             let append = News::Append { id, record: record.into(), has_guard };
@@ -530,12 +532,16 @@ impl Cluster {
             // Whoever waits is told once the store has it.
             Deed::Written(..) => self.figures.written += 1,
             Deed::Lost(id) => {
-                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| *in_flight == id) {
+                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| in_flight.record == id)
+                {
+                    writing.failed();
                     answer.one_is(Err(away("another daemon of the cluster owns it now: try again")));
                 }
             }
             Deed::Taken(id) => {
-                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| *in_flight == id) {
+                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| in_flight.record == id)
+                {
+                    writing.failed();
                     self.taken(answer);
                 }
                 self.proceed(subject, ctx);
@@ -638,11 +644,13 @@ impl Cluster {
         let Some(subject) = self.awake.get(name).cloned() else { return false };
         let (position, stamp) = (*position, stamp.unwrap_or(NO_STAMP));
         self.tell(&subject, News::Applied(Sequence(position), stamp), ctx);
-        // It may have been the last one under a token that is lost by now.
-        let is_ours = self.epoch == Some(stamp.token) || self.own.contains(&stamp.token);
         let Some(writing) = self.writings.get_mut(&subject) else { return false };
-        let in_flight = writing.in_flight.take_if(|(in_flight, _)| is_ours && *in_flight == stamp.record);
+        // It may be the last one under a token that is lost by now.
+        let in_flight = writing.in_flight.take_if(|(in_flight, _)| *in_flight == stamp);
         let Some((_, answer)) = in_flight else { return false };
+        if matches!(outcome, Replayed::Refused(_)) {
+            writing.failed();
+        }
         if matches!(writing.stage, Stage::Asleep) {
             self.awake.remove(name);
             self.restless.insert(subject.clone());

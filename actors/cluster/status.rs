@@ -28,6 +28,9 @@ use crate::in_cluster::Depart;
 use crate::runtime::clock;
 use crate::store::{LogWriter, ReadPosition};
 
+/// How long nothing may come of a log that goes on, in milliseconds.
+const STILL_MS: u64 = 4_000;
+
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -62,6 +65,8 @@ pub(super) struct Outlook {
     ack_us: u64,
     /// How far the store was, and when it was seen to go further, or to be at the end.
     followed: (u64, u64),
+    /// When the log was last followed anew because of that.
+    begun_anew_ms: u64,
     /// Places at which this store was, the latest last.
     places: VecDeque<(u64, Digest)>,
     /// The other nodes, as they were heard.
@@ -210,7 +215,7 @@ impl Cluster {
                 let nodes = async { if is_nodes_turn { engine.nodes().await.ok() } else { None } };
                 futures::join!(engine.look(), nodes, store.send(ReadPosition))
             };
-            self.awaited.add(asked, |cluster, (log, nodes, position), _| {
+            self.awaited.add(asked, |cluster, (log, nodes, position), ctx| {
                 let outlook = &mut cluster.outlook;
                 outlook.is_asking = false;
                 if let Some(nodes) = nodes {
@@ -227,9 +232,21 @@ impl Cluster {
                     Err(why) => outlook.silent = Some(why),
                 }
                 cluster.tell_whether_it_can_be_written();
+                cluster.follow_anew_if_still(ctx);
             });
         }
         self.tell_whether_it_can_be_written();
+    }
+
+    /// Begins with the log anew where records are there and none comes.
+    fn follow_anew_if_still(&mut self, ctx: &mut Context<Self>) {
+        let (now, (at, since)) = (now_ms(), self.outlook.followed);
+        let is_still = now.saturating_sub(since) >= STILL_MS && at == self.applied;
+        if is_still && now.saturating_sub(self.outlook.begun_anew_ms) >= STILL_MS {
+            self.outlook.begun_anew_ms = now;
+            tracing::warn!(at, "cluster: the log goes on and nothing of it comes: it is followed anew");
+            self.follow_later(ctx);
+        }
     }
 
     pub(super) fn tell_whether_it_can_be_written(&mut self) {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use clawmux_core::cluster::ownership::appender::Appender;
 use clawmux_core::cluster::slot::Slot;
-use clawmux_core::cluster::stamp::RecordId;
+use clawmux_core::cluster::stamp::Stamp;
 use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
@@ -29,7 +29,9 @@ pub(super) struct Writing {
     pub(super) stage: Stage,
     pub(super) queue: VecDeque<Waiting>,
     /// The record that is on its way, and who waits for it.
-    pub(super) in_flight: Option<(RecordId, Answer)>,
+    pub(super) in_flight: Option<(Stamp, Answer)>,
+    /// Whether that is, or was at last, events of a session.
+    pub(super) is_append: bool,
     /// The guard of its key.
     pub(super) guard: Option<Guard>,
     /// The number of its fence: answers to what was asked before that count no more.
@@ -73,6 +75,7 @@ impl Writing {
             stage: Stage::Asleep,
             queue: VecDeque::new(),
             in_flight: None,
+            is_append: false,
             guard: None,
             begun: 0,
             waits_since_ms: None,
@@ -108,6 +111,13 @@ impl Writing {
             }
         }
         None
+    }
+
+    /// The last change failed. Where it was one of events, the session begins anew: text of steps is said anew, too.
+    pub(super) fn failed(&mut self) {
+        if self.is_append {
+            self.spoken = Spoken::default();
+        }
     }
 
     /// Refuses everything that is not on its way; the text of steps is forgotten, for whoever goes on says it anew.

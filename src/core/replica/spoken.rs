@@ -67,7 +67,12 @@ impl Spoken {
                     }
                     let mut texts: Vec<(RunId, Vec<Segment>)> = self.0.drain().collect();
                     texts.sort_unstable_by_key(|(_, text)| text.first().map(Segment::first_seq));
-                    for (run, text) in texts {
+                    for (run, mut text) in texts {
+                        // What comes after the event is of a life of the session that fell.
+                        text.retain(|segment| segment.seq() < logged.first_seq);
+                        if text.is_empty() {
+                            continue;
+                        }
                         match settled.iter_mut().find(|(of, _)| *of == run) {
                             Some((_, before)) => before.extend(text),
                             None => settled.push((run, text)),

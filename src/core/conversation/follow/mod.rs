@@ -433,6 +433,11 @@ impl<R: Sink> Feed<R> {
         if !cursor.wants(&event.logged) {
             return;
         }
+        if *first_seq <= cursor.at && cursor.pace == Pace::Live && what.streamed().is_some() {
+            // A piece of it was told: the rest is cut off for it in the event log.
+            cursor.pace = Pace::Behind;
+            return;
+        }
         if *first_seq > cursor.at.next() {
             if cursor.wanted.is_all() && cursor.pace == Pace::Live {
                 // Something between was not published to it: it is in the log.
