@@ -142,13 +142,13 @@ impl Trial {
             followed.extend(telling.ok().flatten().map(|telling| (session, telling)));
         }
         let told = self.told().await?;
-        let book = self.company.book.borrow();
-        let mut counts = audit::sessions(&book, &told)?;
+        let mut counts = audit::sessions(&self.company.book.borrow(), &told)?;
         for (session, followed) in &followed {
             audit::followed(followed, &told[*session][0].telling)
                 .map_err(|why| format!("s{session}: {why}"))?;
         }
         self.replicas(counts.prompts).await?;
+        let book = self.company.book.borrow();
         audit::tools(&book, &tool::effects(self.machines.daemon_logs()), &mut counts)?;
         Ok(counts)
     }
