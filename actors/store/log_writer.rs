@@ -193,6 +193,7 @@ impl LogWriter {
     }
 
     /// Says why the cluster can write nothing, or that it can, and whether it is known only now that one of both is so.
+    #[cfg(feature = "nats")]
     pub(crate) fn set_away(&self, why: Option<Error>) -> bool {
         let was_away = self.figures.away.borrow().is_some();
         self.figures.away.send_if_modified(|away| {

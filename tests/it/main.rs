@@ -26,6 +26,7 @@ mod cli;
 mod cluster;
 #[cfg(feature = "nats")]
 mod cluster_commands;
+#[cfg(feature = "nats")]
 mod cluster_sessions;
 mod commands;
 mod conformance;
