@@ -13,14 +13,14 @@ pub(crate) enum ClusterCommand {
     Running(RunningCommand),
     /// Begin a cluster with the sessions of this home, where no daemon runs
     ///
-    /// Makes the streams of the cluster on the servers that [cluster] names, and puts a copy of the store there as its
+    /// Makes the streams of the cluster on the servers that gateway.toml names, and puts a copy of the store there as its
     /// base: a daemon of another node whose store is empty takes that when it is started. Refused where there is such
     /// a cluster already. Files that clients have stored are not part of it. What was stopped half-way can be done
     /// again.
     Init,
     /// Let the store of this home go on alone, where no daemon runs
     ///
-    /// The store keeps all that it has of the cluster. Afterwards a daemon without [cluster] takes it, and changes
+    /// The store keeps all that it has of the cluster. Afterwards a daemon that is in no cluster takes it, and changes
     /// that it makes are its own. The cluster and its other nodes are left as they are. Before the node can join the
     /// cluster again, its store has to be moved away.
     Leave(Agreed),
