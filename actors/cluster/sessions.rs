@@ -28,6 +28,9 @@ const VACATE_MAX: Duration = Duration::from_secs(10);
 /// The slot whose owner leads.
 const LEADS: u8 = 0;
 
+/// How long it may take until a session of a slot that is held can be written.
+const OPEN_MAX: Duration = Duration::from_secs(10);
+
 /// Who is told, and who waits.
 #[derive(Default)]
 pub(super) struct Sessions {
@@ -175,14 +178,19 @@ impl Cluster {
         let (open, opened) = oneshot::channel();
         writing.queue.push_back(Waiting { what: What::Open, answer: Answer::of(open) });
         self.proceed(&subject, ctx);
+        let opened = async move {
+            match timeout(OPEN_MAX, opened).await {
+                Ok(opened) => opened.unwrap_or_else(|_| Err(away("the session can't be opened: try again"))),
+                Err(_) => Err(ErrorCode::Timeout.error("the log of the cluster takes too long: try again")),
+            }
+        };
         self.awaited.add(opened, move |cluster, opened, ctx| match opened {
-            Ok(Ok(())) => drop(located.send(Ok(Place::Here))),
+            Ok(()) => drop(located.send(Ok(Place::Here))),
             // Another daemon may have it by now.
-            Ok(Err(error)) if error.code == ErrorCode::Unavailable && !has_waited(since_ms) => {
+            Err(error) if error.code == ErrorCode::Unavailable && !has_waited(since_ms) => {
                 cluster.locate(session, since_ms, located, ctx);
             }
-            Ok(Err(error)) => drop(located.send(Err(error))),
-            Err(_) => drop(located.send(Err(away("the session can't be opened: try again")))),
+            Err(error) => drop(located.send(Err(error))),
         });
     }
 
