@@ -631,6 +631,10 @@ impl Cluster {
     fn fed(&mut self, followed: Followed, outcome: Replayed, ctx: &mut Context<Self>) {
         self.progressed(followed.position, ctx);
         self.tell_of_change(followed.stamp, &outcome);
+        if outcome == Replayed::Known {
+            // It was applied when the log was followed before, and that was not heard.
+            self.sessions.has_missed();
+        }
         let is_made = matches!(outcome, Replayed::Made(_));
         let is_told = self.answer(&followed, outcome, ctx);
         if is_made && !is_told {
@@ -688,6 +692,7 @@ impl Cluster {
     fn tick(&mut self, ctx: &mut Context<Self>) {
         self.own(Input::Tick, ctx);
         self.locate_again(ctx);
+        self.sessions.tell_of_missed();
         self.put_some_to_sleep(ctx);
         let now = now_ms();
         for subject in std::mem::take(&mut self.restless) {
@@ -828,6 +833,9 @@ impl Handler<Follow> for Cluster {
                         let changed = cluster.store.send(ChangedElsewhere::Table(table));
                         cluster.awaited.add(changed, |_, _, _| {});
                     }
+                    // So it may be what somebody waits for.
+                    cluster.forget_what_is_awake();
+                    cluster.sessions.has_missed();
                 }
                 cluster.progressed(applied, ctx);
                 let (store, mut after) = (cluster.store.clone(), applied);

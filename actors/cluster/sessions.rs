@@ -36,6 +36,8 @@ const OPEN_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Sessions {
     told: Option<Recipient<SlotNews>>,
     leader: Option<WeakRecipient<Lead>>,
+    /// Whether records were applied and nobody was told of them.
+    has_missed: bool,
     /// Slots whose sessions were told to end.
     vacating: HashSet<Slot>,
     /// The other daemons' slots, as they were told last.
@@ -65,6 +67,18 @@ impl Sessions {
             && let Some(leader) = self.leader.as_ref().and_then(WeakRecipient::upgrade)
         {
             leader.do_send(Lead(leads));
+        }
+    }
+
+    /// The store may have applied records of which nobody is told one by one.
+    pub(super) fn has_missed(&mut self) {
+        self.has_missed = true;
+    }
+
+    /// Says so, once for all of them.
+    pub(super) fn tell_of_missed(&mut self) {
+        if std::mem::take(&mut self.has_missed) {
+            self.tell(SlotNews::Missed);
         }
     }
 

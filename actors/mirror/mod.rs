@@ -155,6 +155,11 @@ pub struct OwnedHere;
 #[rtype(result = "()")]
 pub struct Changed(pub SessionChanged);
 
+/// The store may have something of which nothing was said.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct LookAgain;
+
 /// Text, as it was said.
 struct Heard(Vec<Logged>);
 
@@ -644,6 +649,27 @@ impl Handler<Changed> for Mirror {
             }
             None => self.gone(ctx),
         }
+    }
+}
+
+impl Handler<LookAgain> for Mirror {
+    type Result = ();
+
+    fn handle(&mut self, _: LookAgain, _: &mut Self::Context) {
+        let (store, key) = (self.deps.store.clone(), self.key().clone());
+        let row = async move { ask(&store, ReadRow(key)).await.flatten() };
+        self.awaited.add(row, |mirror, row, ctx| match row {
+            Ok(Some(row)) => {
+                mirror.head = mirror.head.max(row.head);
+                mirror.go_on(ctx);
+            }
+            // It was deleted, unless nothing was ever in it.
+            Ok(None) if mirror.drop_guard.audience.published > Seq::default() => mirror.gone(ctx),
+            Ok(None) => {}
+            Err(_) => {
+                ctx.run_later(PAUSE, |_, ctx| ctx.notify(LookAgain));
+            }
+        });
     }
 }
 

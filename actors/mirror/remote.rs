@@ -83,4 +83,6 @@ pub enum SlotNews {
     Moved(Slot, NodeName),
     /// The store has something that another daemon wrote in a session.
     Changed(SessionChanged),
+    /// The store may have something of which nothing was said.
+    Missed,
 }

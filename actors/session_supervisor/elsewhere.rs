@@ -19,7 +19,7 @@ use super::order::closed;
 use super::waking::refuse_all;
 use super::{Entry, SessionSupervisor, State, caught};
 use crate::mirror::remote::{Place, Remote, SlotNews};
-use crate::mirror::{Changed, Mirror, MirrorSupervisor, OwnedBy, OwnedHere, PassedOn};
+use crate::mirror::{Changed, LookAgain, Mirror, MirrorSupervisor, OwnedBy, OwnedHere, PassedOn};
 use crate::runtime::ask::ask;
 use crate::session::{Lose, MoveAway, Routed};
 use crate::store::{SessionChanged, Unfinished};
@@ -164,6 +164,16 @@ impl SessionSupervisor {
         }
     }
 
+    /// Something may have been written of which nothing was said.
+    fn missed(&mut self, ctx: &mut Context<Self>) {
+        for entry in self.sessions.values() {
+            if let State::Elsewhere { mirror, .. } = &entry.state {
+                tell(mirror, LookAgain);
+            }
+        }
+        self.recover_soon(RECOVERY_DELAY, ctx);
+    }
+
     /// Wakes what is unfinished in the slots of this daemon.
     fn recover_soon(&mut self, delay: Duration, ctx: &mut Context<Self>) {
         if self.draining || std::mem::replace(&mut self.slots.is_recovery_due, true) {
@@ -244,6 +254,7 @@ impl Handler<SlotNews> for SessionSupervisor {
             SlotNews::Lost(slot) => self.lost(slot),
             SlotNews::Moved(slot, node) => self.moved(slot, &node),
             SlotNews::Changed(changed) => self.changed(changed, ctx),
+            SlotNews::Missed => self.missed(ctx),
         }
     }
 }
