@@ -693,6 +693,14 @@ impl Handler<OwnedHere> for Mirror {
 
     fn handle(&mut self, _: OwnedHere, ctx: &mut Self::Context) {
         self.leaves = true;
+        // Who owned it may answer no more: what it did is found here.
+        for order in self.orders.iter_mut().filter(|order| order.passed.is_none()) {
+            order.passed = Some(match order.routed.order.is_repeatable() {
+                true => Passed::Back { is_again: true },
+                false => Passed::Answered(Answer::Failed(not_known(&self.node, "the session has moved"))),
+            });
+        }
+        self.answer(ctx);
         self.end_if_done(ctx);
     }
 }

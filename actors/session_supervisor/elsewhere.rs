@@ -62,7 +62,7 @@ impl SessionSupervisor {
             return;
         }
         let Some(remote) = self.setup.remote.clone() else { return };
-        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let Some(entry) = self.sessions.get_mut(&key).filter(|entry| entry.is_waking()) else { return };
         let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
         if self.draining {
             refuse_all(waiting, &closed());

@@ -123,6 +123,13 @@ enum State {
     Elsewhere { mirror: Addr<Mirror>, sent: u64 },
 }
 
+impl Entry {
+    /// Whether it is about to be awake: what it was woken for may come to nothing meanwhile, or come twice.
+    fn is_waking(&self) -> bool {
+        matches!(self.state, State::Waking { .. })
+    }
+}
+
 impl Default for State {
     fn default() -> Self {
         Self::Waking { waiting: Vec::new(), subscribers: Subscribers::default() }

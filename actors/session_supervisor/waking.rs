@@ -93,7 +93,7 @@ impl SessionSupervisor {
             return self.wake(key);
         }
         let agent_configs = self.agent_configs();
-        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let Some(entry) = self.sessions.get_mut(&key).filter(|entry| entry.is_waking()) else { return };
         let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
         let (loaded, idempotent) = match read {
             Ok(read) => read,
@@ -163,7 +163,7 @@ impl SessionSupervisor {
 
     /// A session can't go on now: who waits is refused, and who follows it is told when it does.
     pub(super) fn not_woken(&mut self, key: SessionKey, error: &Error, ctx: &mut Context<Self>) {
-        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let Some(entry) = self.sessions.get_mut(&key).filter(|entry| entry.is_waking()) else { return };
         let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
         refuse_all(waiting, error);
         if subscribers.is_empty() && !entry.owed {
