@@ -28,7 +28,7 @@ use clawmux_core::cluster::peer::{Answer, Answered, Ask, Ordered};
 use clawmux_core::conversation::approval::{ApprovalReply, PendingCall};
 use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published};
 use clawmux_core::conversation::order::Order;
-use clawmux_core::conversation::reply::{Detached, SessionReply};
+use clawmux_core::conversation::reply::{Accepted, Detached, SessionReply};
 use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{ApprovalId, Owner, RunId, Seq, SessionKey};
@@ -44,7 +44,7 @@ use crate::runtime::clock;
 use crate::runtime::deliver::More;
 use crate::runtime::observe::{Observe, Observed};
 use crate::session::{
-    Audience, Down, Ending, Forget, Report, Routed, Serves, SessionDeps, Sleep, Subscribers, read_row, serve,
+    Audience, Down, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers, read_row, serve,
 };
 use crate::store::{AskedBy, ReadEvents, ReadRow, SessionChanged};
 use remote::{Place, Remote, Unanswered};
@@ -446,7 +446,19 @@ impl Mirror {
             }
             Passed::Answered(answer) => answer,
         };
-        let Routed { asker, order, held, .. } = routed;
+        let Routed { asker, principal, order, held, .. } = routed;
+        if let (Answer::Done(reply), Order::Submit { submission, follow }) = (&answer, &order)
+            && let SessionReply::Accepted(Accepted { session, .. }) = &**reply
+            && session != self.key()
+            && let Some(key) = &submission.idempotency_key
+        {
+            let key = (submission.owner.clone(), key.clone());
+            drop(held);
+            let taken = KeyTaken { asker, principal, key, follow: *follow };
+            // Where the supervisor is too busy, the asker is told so by being dropped.
+            let _ = self.drop_guard.supervisor.reports.try_send(Report::KeyTaken(taken));
+            return;
+        }
         match (answer, order) {
             (_, Order::Detach { follow }) => {
                 let connection = asker.client().connection;

@@ -43,6 +43,7 @@ use actix::prelude::*;
 use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::conversation::session::Session as Conversation;
 use clawmux_core::ids::{ConnectionId, RunId, Seq};
+use clawmux_core::principal::Principal;
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::job::JobCommand;
@@ -78,7 +79,7 @@ pub use agent_configs::{AgentConfigs, Learning, Profile};
 pub use approvals::{Approvals, Found};
 pub use order::Routed;
 pub use queued::Queued;
-pub use report::{Down, Ending, HeldKey, Report, Supervisor};
+pub use report::{Down, Ending, HeldKey, KeyTaken, Report, Supervisor};
 pub use sink::{ConnectionSink, Subscribers};
 pub use soul::{SOUL_BYTES_MAX, Soul};
 pub use watchers::{Watcher, Watchers};
@@ -194,6 +195,7 @@ pub struct Session {
 /// Something to tell once what was decided with it is in the log.
 struct Answered {
     asker: Asker,
+    principal: Principal,
     /// None: the session as lists show it, once what was decided is in the log.
     reply: Option<Reply>,
     /// What the client follows from here on, after which number.

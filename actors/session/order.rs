@@ -164,7 +164,7 @@ impl Handler<Routed> for Session {
         };
         match done {
             Ok(Done { reply, follow }) => {
-                self.next.push(Answered { asker, reply, follow, held, coming });
+                self.next.push(Answered { asker, principal, reply, follow, held, coming });
                 self.proceed(ctx);
                 self.sleep_if_nothing_was();
             }

@@ -7,8 +7,10 @@ use clawmux_core::agents::subagent::SubAgentCommand;
 use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::ids::{Owner, SessionKey};
 use clawmux_core::memory::MemoryCommand;
+use clawmux_core::principal::Principal;
 
 use super::Subscribers;
+use crate::runtime::deliver::Asker;
 use crate::runtime::dispatch::Request;
 
 /// Who supervises a session.
@@ -62,6 +64,22 @@ pub enum Report {
         /// Its idempotency key.
         key: String,
     },
+    /// What was prompted here is another session's, or may be.
+    KeyTaken(KeyTaken),
+}
+
+/// A prompt whose idempotency key stands for a run that another daemon of the cluster wrote: who asked is answered with
+/// that run, wherever it is.
+#[derive(Debug)]
+pub struct KeyTaken {
+    /// Who waits for the answer.
+    pub asker: Asker,
+    /// On whose behalf.
+    pub principal: Principal,
+    /// Whose prompt it is, and its idempotency key.
+    pub key: (Owner, String),
+    /// Whether the run is to be followed.
+    pub follow: bool,
 }
 
 /// What is left of a session that ended.
@@ -82,6 +100,8 @@ pub struct Down {
 pub enum Ending {
     /// Something failed: it is begun anew.
     Fell,
+    /// What it decided is void, for the log has something else: it is begun anew, which is no failure.
+    Outdone,
     /// It was told to, and nothing is left to do.
     Done,
     /// It is for another to go on with, here or in another daemon of the cluster.

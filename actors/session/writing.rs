@@ -16,7 +16,7 @@ use clawmux_core::limits::quota::{Kept, ROW_BYTES};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 
-use super::{Answered, Ending, RETRY, Session, SessionDeps};
+use super::{Answered, Ending, KeyTaken, RETRY, Report, Session, SessionDeps};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
@@ -234,20 +234,33 @@ impl Session {
     /// The log can't be written: the session in memory is ahead of it, so it goes back to it.
     fn fall(&mut self, error: &Error, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         let session = self.conversation.key();
-        if error.is_retryable() || error.code == ErrorCode::Conflict {
+        let is_outdone = error.code == ErrorCode::Conflict;
+        if error.is_retryable() || is_outdone {
             // Everybody's trouble, which the log tells once; or a name that nobody may have.
             tracing::debug!(%session, %error, "the session starts again from the store");
         } else {
             tracing::warn!(%session, %error, "the session starts again from the store");
         }
         for answered in answered.into_iter().chain(std::mem::take(&mut self.next)) {
-            answered.asker.reply(Err(error.clone()));
+            match answered {
+                Answered { asker, principal, follow, held: Some(held), .. } if is_outdone => {
+                    let key = held.key.clone();
+                    drop(held);
+                    let taken = KeyTaken { asker, principal, key, follow: follow.is_some() };
+                    // Where the supervisor is too busy, the asker is told so by being dropped.
+                    let _ = self.drop_guard.supervisor.reports.try_send(Report::KeyTaken(taken));
+                }
+                Answered { asker, .. } => asker.reply(Err(error.clone())),
+            }
+        }
+        if is_outdone {
+            self.drop_guard.ending = Ending::Outdone;
         }
         ctx.terminate();
     }
 
     pub(super) fn tell(&mut self, answered: Vec<Answered>, ctx: &mut Context<Self>) {
-        for Answered { asker, reply, follow, held, coming } in answered {
+        for Answered { asker, reply, follow, held, coming, .. } in answered {
             let (client, ticket) = (asker.client().clone(), asker.ticket());
             match reply {
                 Some(reply) => asker.reply(Ok(reply)),

@@ -233,7 +233,7 @@ impl SessionSupervisor {
             tracing::error!(session = %key, "the session panicked: it starts again from the store");
         }
         let is_needed = match ending {
-            Ending::Fell => true,
+            Ending::Fell | Ending::Outdone => true,
             Ending::Done => !waiting.is_empty(),
             Ending::Moved => {
                 // Whoever may decide about a call of it is told how that goes on.
@@ -247,7 +247,7 @@ impl SessionSupervisor {
             return self.look_whether_vacated();
         }
         entry.state = State::Waking { waiting, subscribers };
-        entry.owed = ending == Ending::Fell;
+        entry.owed = matches!(ending, Ending::Fell | Ending::Outdone);
         if ending == Ending::Fell {
             self.rest(key, ctx)
         } else {
@@ -351,6 +351,7 @@ impl Handler<Report> for SessionSupervisor {
             Report::Down(down) => self.session_down(down, ctx),
             Report::Idle { key, received } => self.let_sleep(key, received),
             Report::KeySettled { owner, key } => self.release_key(owner, key),
+            Report::KeyTaken(taken) => self.key_taken(taken),
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::requests::Who;
 use super::{Entry, SessionSupervisor, State};
 use crate::runtime::ask::ask;
-use crate::session::{HeldKey, Routed, Subscribers};
+use crate::session::{HeldKey, KeyTaken, Routed, Subscribers};
 use crate::store::FindRun;
 
 /// Requests that may wait for one session to wake.
@@ -107,6 +107,20 @@ impl SessionSupervisor {
                 Err(error) => prompt.asker.reply(Err(error.clone())),
             }
         }
+    }
+
+    /// A key stands for a run of another session: whoever asked follows that.
+    pub(super) fn key_taken(&mut self, KeyTaken { asker, principal, key, follow }: KeyTaken) {
+        let found = self.find_run(key.0, key.1, false);
+        self.in_turn(found, move |supervisor, found, _| match found {
+            Ok(Some((session, run, seq))) => {
+                let order = Order::Follow { run, seq, follow };
+                supervisor.route(Routed::new(session, order, (asker, principal)));
+            }
+            // It came with one whose key was taken.
+            Ok(None) => asker.reply(Err(ErrorCode::Unavailable.error("the prompt was not taken: try again"))),
+            Err(error) => asker.reply(Err(error)),
+        });
     }
 
     /// Follows a run, by its id or its idempotency key, wherever it is.

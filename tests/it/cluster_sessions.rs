@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::bus::nats::Server;
 use crate::cluster::{begun, server, status};
-use crate::support::client::Client;
+use crate::support::client::{Client, Stream};
 use crate::support::daemon::{Daemon, home};
 use crate::support::eventually;
 use crate::support::tools::needs;
@@ -89,6 +89,36 @@ fn who_follows_at_another_daemon_is_told_text_as_it_is_said_and_everything_once(
             assert_eq!(numbers(&pair[1]).0, numbers(&pair[0]).1 + 1, "{pair:?}");
         }
         assert_eq!(speaker.stream(&prompt).events().last(), Some(&"done"));
+    }
+}
+
+#[test]
+fn a_key_that_comes_to_two_sessions_at_once_is_one_run_that_both_are_told() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair();
+    let (of_a, of_b) = accounts(&a);
+    for round in 0..12 {
+        let asks = [(&a, &of_a[0]), (&b, &of_b[0])].map(|(node, account)| {
+            let (address, account) = (node.daemon.address, account.clone());
+            thread::spawn(move || {
+                let mut client = Client::connect(address);
+                let prompt = client.request(
+                    "chat.send",
+                    json!({
+                        "channel": "websocket", "account": account,
+                        "content": "hello", "idempotency_key": format!("round {round}"),
+                    }),
+                );
+                client.stream(&prompt)
+            })
+        });
+        let [here, there] = asks.map(|ask| ask.join().unwrap());
+        for stream in [&here, &there] {
+            assert_eq!(stream.events().last(), Some(&"done"), "round {round}: {:?}", stream.0);
+        }
+        let run = |stream: &Stream| stream.0.last().unwrap()["run"].clone();
+        assert_eq!(run(&here), run(&there), "round {round}");
+        assert_eq!(here.lasting_text(), there.lasting_text(), "round {round}");
     }
 }
 

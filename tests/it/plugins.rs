@@ -346,6 +346,7 @@ fn flip(folder: &Path) -> usize {
 fn compiled_code_that_is_not_as_it_was_written_is_compiled_anew() {
     let mut daemon = start(&[]);
     daemon.json_of(&["plugin", "call", "echo", r#"{"text":"hi"}"#]);
+    daemon.json_of(&["plugin", "call", "clock", "{}"]);
     daemon.terminate();
     let kept = daemon.home().join("cache/compiled");
     assert!(flip(&kept) >= 6, "of two plugins");
