@@ -542,6 +542,7 @@ impl Cluster {
                 if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| in_flight.record == id)
                 {
                     writing.failed();
+                    answer.fails();
                     self.taken(answer);
                 }
                 self.proceed(subject, ctx);

@@ -20,7 +20,7 @@ use super::writing::{Answer, Stage, Waiting, What, Writing};
 use super::{Cluster, SLOT_WAIT_MS, away, now_ms};
 use crate::mirror::remote::{Attend, Place, SlotNews};
 use crate::runtime::lead::Lead;
-use crate::store::Replayed;
+use crate::store::{HideText, Replayed};
 
 /// How long the sessions of a slot that is to be given away have until the end of their step.
 const VACATE_MAX: Duration = Duration::from_secs(10);
@@ -166,7 +166,8 @@ impl Cluster {
         match self.ownership.owner(slot) {
             // Whoever does not wait any more has no use for it.
             Some(owner) if *owner != self.settings.node => {
-                let _ = located.send(Ok(Place::There(owner.clone())));
+                let place = Place::There(owner.clone());
+                self.located(session, since_ms, place, located);
             }
             _ if has_waited(since_ms) => {
                 let _ = located.send(Err(away("no daemon of the cluster owns the session now: try again")));
@@ -186,8 +187,7 @@ impl Cluster {
         // What nobody waits for any more may be on its way: it is waited for before the session is read.
         let flows = !self.stalled.contains(&subject);
         if flows && matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
-            let _ = located.send(Ok(Place::Here));
-            return;
+            return self.located(session, since_ms, Place::Here, located);
         }
         let (open, opened) = oneshot::channel();
         writing.queue.push_back(Waiting { what: What::Open, answer: Answer::of(open) });
@@ -199,12 +199,28 @@ impl Cluster {
             }
         };
         self.awaited.add(opened, move |cluster, opened, ctx| match opened {
-            Ok(()) => drop(located.send(Ok(Place::Here))),
+            Ok(()) => cluster.located(session, since_ms, Place::Here, located),
             // Another daemon may have it by now.
             Err(error) if error.code == ErrorCode::Unavailable && !has_waited(since_ms) => {
                 cluster.locate(session, since_ms, located, ctx);
             }
             Err(error) => drop(located.send(Err(error))),
+        });
+    }
+
+    /// Says where a session is written: to who is to go on with it (he waits) once the store has no text of it that was
+    /// said in vain, by a session that fell or before it moved.
+    fn located(&mut self, session: SessionKey, since_ms: u64, place: Place, located: Located) {
+        let writing = self.writings.get(&Subject::Session(session.clone()));
+        let is_said = place == Place::Here && writing.is_some_and(|writing| !writing.is_silent());
+        if is_said || since_ms == 0 {
+            let _ = located.send(Ok(place));
+            return;
+        }
+        let hidden = self.store.send(HideText(session));
+        self.awaited.add(hidden, |_, hidden, _| {
+            let hidden = hidden.unwrap_or_else(|_| Err(away("the store has stopped")));
+            let _ = located.send(hidden.map(|()| place));
         });
     }
 

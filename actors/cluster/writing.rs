@@ -128,6 +128,11 @@ impl Writing {
         self.spoken = Spoken::default();
     }
 
+    /// Whether nothing is said that a record is to have.
+    pub(super) fn is_silent(&self) -> bool {
+        self.spoken.is_empty()
+    }
+
     /// Whether it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.queue.is_empty() && self.spoken.is_empty()
@@ -140,6 +145,7 @@ pub(super) struct Answer(Rc<Answering>);
 
 struct Answering {
     done: RefCell<Option<oneshot::Sender<Result<(), Error>>>>,
+    has_failed: Cell<bool>,
     left: Cell<usize>,
     _counted: Option<Counted>,
 }
@@ -153,6 +159,7 @@ impl Answer {
     fn new(done: oneshot::Sender<Result<(), Error>>, parts: usize, counted: Option<Counted>) -> Self {
         let answer = Self(Rc::new(Answering {
             done: RefCell::new(Some(done)),
+            has_failed: Cell::new(false),
             left: Cell::new(parts),
             _counted: counted,
         }));
@@ -166,6 +173,9 @@ impl Answer {
     pub(super) fn one_is(&self, outcome: Result<(), Error>) {
         let left = self.0.left.get().saturating_sub(1);
         self.0.left.set(left);
+        if outcome.is_err() {
+            self.fails();
+        }
         if outcome.is_err() || left == 0 {
             self.tell(outcome);
         }
@@ -183,8 +193,12 @@ impl Answer {
         self.0.done.borrow().as_ref().is_some_and(|done| !done.is_closed())
     }
 
-    /// Whether it was told, and is not over.
+    /// A part of it can't be made, which is told later: the others are not made either.
+    pub(super) fn fails(&self) {
+        self.0.has_failed.set(true);
+    }
+
     fn has_failed(&self) -> bool {
-        self.0.done.borrow().is_none()
+        self.0.has_failed.get()
     }
 }

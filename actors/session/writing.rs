@@ -241,15 +241,19 @@ impl Session {
         } else {
             tracing::warn!(%session, %error, "the session starts again from the store");
         }
-        for answered in answered.into_iter().chain(std::mem::take(&mut self.next)) {
+        let answered: Vec<Answered> = answered.into_iter().chain(std::mem::take(&mut self.next)).collect();
+        let is_key_taken = is_outdone && answered.iter().any(|answered| answered.held.is_some());
+        for answered in answered {
             match answered {
-                Answered { asker, principal, follow, held: Some(held), .. } if is_outdone => {
+                Answered { asker, principal, follow, held: Some(held), .. } if is_key_taken => {
                     let key = held.key.clone();
                     drop(held);
                     let taken = KeyTaken { asker, principal, key, follow: follow.is_some() };
                     // Where the supervisor is too busy, the asker is told so by being dropped.
                     let _ = self.drop_guard.supervisor.reports.try_send(Report::KeyTaken(taken));
                 }
+                // It is no matter of theirs.
+                Answered { asker, .. } if is_key_taken => asker.reply(Err(busy(session))),
                 Answered { asker, .. } => asker.reply(Err(error.clone())),
             }
         }

@@ -46,7 +46,7 @@ impl SessionSupervisor {
     pub(super) fn submit_once(
         &mut self,
         key: (Owner, String),
-        mut prompt: Routed,
+        prompt: Routed,
         turn: Option<Turn>,
         ctx: &mut Context<Self>,
     ) {
@@ -56,12 +56,7 @@ impl SessionSupervisor {
                 prompt.asker.reply(Err(busy));
             }
             Some(Lookup::Searching(waiting)) => waiting.push(prompt),
-            Some(Lookup::Sent { session, held }) => {
-                *held += 1;
-                prompt.session = session.clone();
-                prompt.held = Some(HeldKey { key, reports: ctx.address().recipient() });
-                self.route(prompt);
-            }
+            Some(Lookup::Sent { .. }) => self.send_held(key, prompt, ctx),
             None => {
                 let found = self.find_run(key.0.clone(), key.1.clone(), false);
                 self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
@@ -94,19 +89,26 @@ impl SessionSupervisor {
                 }
                 Ok(None) if let Some(fault) = self.fault() => prompt.asker.reply(Err(fault)),
                 Ok(None) if self.closed => prompt.asker.reply(Err(closed())),
-                Ok(None) => {
-                    // The first names the session, the others follow it there.
-                    let sent = Lookup::Sent { session: prompt.session.clone(), held: 0 };
-                    if let Lookup::Sent { session, held } = self.keys.entry(key.clone()).or_insert(sent) {
-                        *held += 1;
-                        prompt.session = session.clone();
-                    }
-                    prompt.held = Some(HeldKey { key: key.clone(), reports: ctx.address().recipient() });
-                    self.route(prompt);
-                }
+                Ok(None) => self.send_held(key.clone(), prompt, ctx),
                 Err(error) => prompt.asker.reply(Err(error.clone())),
             }
         }
+    }
+
+    /// Sends a prompt with an idempotency key on: the first one names the session, the others follow it there. But
+    /// what is for a session of this daemon goes to no other: two daemons would send both to each other for ever. Where
+    /// both write theirs, the log has one.
+    fn send_held(&mut self, key: (Owner, String), mut prompt: Routed, ctx: &Context<Self>) {
+        let sent = Lookup::Sent { session: prompt.session.clone(), held: 0 };
+        if let Lookup::Sent { session, held } = self.keys.entry(key.clone()).or_insert(sent) {
+            *held += 1;
+            let first = session.clone();
+            if self.is_lost(&prompt.session) || !self.is_lost(&first) {
+                prompt.session = first;
+            }
+        }
+        prompt.held = Some(HeldKey { key, reports: ctx.address().recipient() });
+        self.route(prompt);
     }
 
     /// A key stands for a run of another session: whoever asked follows that.

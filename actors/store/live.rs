@@ -30,6 +30,9 @@ impl Shared {
     }
 }
 
+/// The number of no page.
+pub(super) const NO_PAGE: i64 = 0;
+
 /// The text of one run's present step.
 #[derive(Clone, Debug)]
 pub(super) struct LiveRun {
@@ -104,6 +107,16 @@ impl Live {
             self.sessions.remove(session);
         }
         Some(run)
+    }
+
+    /// Forgets a session's text that is on no page.
+    pub(super) fn forget(&mut self, session: &SessionKey) {
+        if let Some(runs) = self.sessions.get_mut(session) {
+            runs.retain(|run| run.pages.iter().any(|page| *page != NO_PAGE));
+            if runs.is_empty() {
+                self.sessions.remove(session);
+            }
+        }
     }
 
     /// A session's text after a number and up to another, in order: that of one run or of all; not more

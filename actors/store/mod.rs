@@ -119,7 +119,7 @@ pub use reader::{
 };
 pub use readmitted::{Credential, Readmitted};
 pub use replay::{
-    Position, ReadPosition, ReadSubject, Replay, Replayed, SessionChanged, ShowText, SubjectEnd,
+    HideText, Position, ReadPosition, ReadSubject, Replay, Replayed, SessionChanged, ShowText, SubjectEnd,
 };
 pub use restore::{Restored, restore};
 pub use tokens::{ReadEstate, ReadTokens, WriteTokens, has_issued};

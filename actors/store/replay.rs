@@ -137,6 +137,12 @@ pub struct ShowText {
     pub events: Vec<Logged>,
 }
 
+/// Forgets the text of a session that was shown and that no record will have: whoever goes on with the session says it
+/// anew, under numbers that the log has next. Answered when it is gone.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct HideText(pub SessionKey);
+
 /// A record on its way to the writer.
 #[derive(Debug)]
 struct Replaying {
@@ -216,6 +222,33 @@ impl Change for ShowText {
 
     fn apply(&self, writer: &mut Writer, live: &mut Live) -> Result<(), Failure> {
         writer.show(live, &self.session, &self.events)
+    }
+}
+
+impl Handler<HideText> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, text: HideText, _: &mut Self::Context) -> Self::Result {
+        self.writer.write(text)
+    }
+}
+
+impl Change for HideText {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn made_by(&self) -> MadeBy<'_> {
+        MadeBy::ThisDaemon
+    }
+
+    fn is_durable(&self, _: &Writer) -> bool {
+        false
+    }
+
+    fn apply(&self, _: &mut Writer, live: &mut Live) -> Result<(), Failure> {
+        live.forget(&self.0);
+        Ok(())
     }
 }
 

@@ -20,7 +20,7 @@ use rusqlite::{OptionalExtension, params, params_from_iter};
 use super::{OpenRun, State, Writer};
 use crate::store::columns::{Columns, integer, number, time};
 use crate::store::failure::Failure;
-use crate::store::live::{Live, Place};
+use crate::store::live::{Live, NO_PAGE, Place};
 use crate::store::log_writer::Deletion;
 use crate::store::schema::{HAS_ANSWER, Progress};
 use crate::store::{Append, Saying, Words};
@@ -28,9 +28,6 @@ use crate::store::{Append, Saying, Words};
 /// How many characters of the first prompt and of the last message lists have.
 const TITLE_CHARS: usize = 120;
 const PREVIEW_CHARS: usize = 240;
-
-/// The number of no page.
-const NO_PAGE: i64 = 0;
 
 /// Room for a record that is kept for the next one.
 const BODY_BYTES_KEPT: usize = 1 << 20;
