@@ -181,6 +181,9 @@ impl Session {
     /// done twice, and nothing that is heard gets ahead of the prompt in the log. Calling tools
     /// does wait: their intent, and the approval of those that need one, must be in the log before. The answer is read on
     /// once its last piece is shown or being written, and no further.
+    ///
+    /// Calls belong to the step that asks for them: one that drains makes those whose intent is in the log, for whoever
+    /// went on would have to take them for interrupted.
     pub(super) fn work(&mut self, ctx: &mut Context<Self>) {
         if let Doing::Asking { future: future @ None, answer, run, step, .. } = &mut self.doing {
             if !self.conversation.has_unseen() {
@@ -188,10 +191,9 @@ impl Session {
             }
             return;
         }
-        if self.draining {
-            return;
-        }
         match self.conversation.work() {
+            // Whoever goes on with it asks.
+            Some((_, Work::Ask { .. })) if self.draining => {}
             Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
                 let run = run.clone();
                 match self.take_profile(&run) {

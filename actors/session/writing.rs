@@ -253,7 +253,7 @@ impl Session {
                     let _ = self.drop_guard.supervisor.reports.try_send(Report::KeyTaken(taken));
                 }
                 // It is no matter of theirs.
-                Answered { asker, .. } if is_key_taken => asker.reply(Err(busy(session))),
+                Answered { asker, .. } if is_key_taken => asker.reply(Err(begins_anew(session))),
                 Answered { asker, .. } => asker.reply(Err(error.clone())),
             }
         }
@@ -326,6 +326,10 @@ impl Session {
         self.drop_guard.ending = Ending::Done;
         ctx.stop();
     }
+}
+
+fn begins_anew(session: &SessionKey) -> Error {
+    ErrorCode::Unavailable.error(format!("session {session} starts again from the store: try again"))
 }
 
 /// A session as lists show it.

@@ -21,7 +21,7 @@ use super::{Entry, SessionSupervisor, State, caught};
 use crate::mirror::remote::{Place, Remote, SlotNews};
 use crate::mirror::{Changed, LookAgain, Mirror, MirrorSupervisor, OwnedBy, OwnedHere, PassedOn};
 use crate::runtime::ask::ask;
-use crate::session::{Lose, MoveAway, Routed};
+use crate::session::{Lose, MoveAway, Routed, Session};
 use crate::store::{SessionChanged, Unfinished};
 
 /// How long after a slot was gained it is looked for what is unfinished: slots come in numbers.
@@ -90,7 +90,7 @@ impl SessionSupervisor {
         if self.slots.vacating.is_empty() {
             return;
         }
-        let is_awake = |entry: &Entry| matches!(entry.state, State::Awake { .. });
+        let is_awake = |entry: &Entry| matches!(entry.state, State::Awake { .. } | State::Leaving { .. });
         let awake = self.sessions.iter().filter(|(_, entry)| is_awake(entry));
         let awake: HashSet<Slot> = awake.map(|(key, _)| Slot::of(key)).collect();
         self.slots.vacating.retain(|slot, _| awake.contains(slot));
@@ -121,9 +121,7 @@ impl SessionSupervisor {
     fn vacate(&mut self, slot: Slot, vacated: oneshot::Sender<()>) {
         self.slots.owned.remove(&slot);
         for key in self.of(slot) {
-            if let Some(Entry { state: State::Awake { session, .. }, .. }) = self.sessions.get(&key) {
-                tell(session, MoveAway);
-            }
+            self.leave(&key, MoveAway);
         }
         self.slots.vacating.insert(slot, vacated);
         self.look_whether_vacated();
@@ -132,9 +130,24 @@ impl SessionSupervisor {
     fn lost(&mut self, slot: Slot) {
         self.slots.owned.remove(&slot);
         for key in self.of(slot) {
-            if let Some(Entry { state: State::Awake { session, .. }, .. }) = self.sessions.get(&key) {
-                tell(session, Lose);
+            self.leave(&key, Lose);
+        }
+    }
+
+    /// Tells a session to end, for another daemon goes on; what comes from here on waits until it has.
+    fn leave<M>(&mut self, key: &SessionKey, told: M)
+    where
+        M: Message<Result = ()> + Send + 'static,
+        Session: Handler<M>,
+    {
+        let Some(entry) = self.sessions.get_mut(key) else { return };
+        match &entry.state {
+            State::Awake { session, .. } => {
+                tell(session, told);
+                entry.state = State::Leaving { session: session.clone(), waiting: Vec::new() };
             }
+            State::Leaving { session, .. } => tell(session, told),
+            State::Waking { .. } | State::Elsewhere { .. } | State::Parked { .. } => {}
         }
     }
 

@@ -48,9 +48,9 @@ use crate::session::{
     AgentConfigs, Down, Drain, Ending, Forget, Report, Routed, Session, SessionDeps, Sleep, Subscribers,
 };
 use crate::store::Unfinished;
-use order::Lookup;
+use order::{Lookup, closed};
 pub(crate) use reading::missing;
-use waking::UNPARK_DELAY_MIN;
+use waking::{UNPARK_DELAY_MIN, refuse_all};
 
 /// How often is looked whether many sessions have gone to sleep, so that what they held is given
 /// back to the system.
@@ -119,6 +119,8 @@ enum State {
     Parked { subscribers: Subscribers },
     /// There; `sent` counts what it was sent.
     Awake { session: Addr<Session>, sent: u64 },
+    /// Told to end, for another daemon goes on; these wait for that.
+    Leaving { session: Addr<Session>, waiting: Vec<Routed> },
     /// Another daemon has it, and this stands in for it here.
     Elsewhere { mirror: Addr<Mirror>, sent: u64 },
 }
@@ -225,7 +227,7 @@ impl SessionSupervisor {
         let is_ours = !self.is_lost(&key);
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let waiting = match std::mem::take(&mut entry.state) {
-            State::Waking { waiting, .. } => waiting,
+            State::Waking { waiting, .. } | State::Leaving { waiting, .. } => waiting,
             State::Awake { .. } | State::Elsewhere { .. } | State::Parked { .. } => Vec::new(),
         };
         if panicked {
@@ -243,6 +245,7 @@ impl SessionSupervisor {
             }
         };
         if !is_needed {
+            refuse_all(waiting, &closed());
             self.forget(&key);
             return self.look_whether_vacated();
         }
@@ -363,7 +366,7 @@ impl Handler<Gone> for SessionSupervisor {
         self.setup.deps.watchers.remove(connection, None);
         for key in self.followed.remove(&connection).unwrap_or_default() {
             match self.sessions.get_mut(&key).map(|entry| &mut entry.state) {
-                Some(State::Awake { session, .. }) => {
+                Some(State::Awake { session, .. } | State::Leaving { session, .. }) => {
                     // Lost where the session is busy: it finds the connection closed by itself.
                     let _ = session.try_send(Forget(connection));
                 }
@@ -426,7 +429,7 @@ impl Handler<DrainSessions> for SessionSupervisor {
         self.drained = Some(drained);
         for entry in self.sessions.values() {
             match &entry.state {
-                State::Awake { session, .. } => drain(session),
+                State::Awake { session, .. } | State::Leaving { session, .. } => drain(session),
                 // What it was asked is settled by others.
                 State::Elsewhere { mirror, .. } => drop(mirror.try_send(Sleep)),
                 State::Waking { .. } | State::Parked { .. } => {}
@@ -456,7 +459,9 @@ impl Handler<Observe> for SessionSupervisor {
             .sessions
             .iter()
             .filter_map(|(key, entry)| match &entry.state {
-                State::Awake { session, .. } => Some((key.clone(), session.clone())),
+                State::Awake { session, .. } | State::Leaving { session, .. } => {
+                    Some((key.clone(), session.clone()))
+                }
                 State::Waking { .. } | State::Elsewhere { .. } | State::Parked { .. } => None,
             })
             .collect();
@@ -499,7 +504,7 @@ impl Handler<Visit> for SessionSupervisor {
 
     fn handle(&mut self, Visit { key }: Visit, _: &mut Self::Context) -> Self::Result {
         match &self.sessions.get(&key)?.state {
-            State::Awake { session, .. } => Some(session.clone()),
+            State::Awake { session, .. } | State::Leaving { session, .. } => Some(session.clone()),
             State::Waking { .. } | State::Elsewhere { .. } | State::Parked { .. } => None,
         }
     }

@@ -265,9 +265,9 @@ impl SessionSupervisor {
                 entry.state = State::Waking { waiting: vec![routed], subscribers };
                 return self.wake(key);
             }
-            State::Waking { .. } => routed,
+            State::Waking { .. } | State::Leaving { .. } => routed,
         };
-        if let State::Waking { waiting, .. } = &mut entry.state {
+        if let State::Waking { waiting, .. } | State::Leaving { waiting, .. } = &mut entry.state {
             if waiting.len() < WAITING_MAX {
                 waiting.push(routed);
             } else {

