@@ -44,7 +44,7 @@ use crate::runtime::clock;
 use crate::runtime::deliver::More;
 use crate::runtime::observe::{Observe, Observed};
 use crate::session::{
-    Audience, Down, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers, read_row, serve,
+    Audience, Down, Drain, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers, read_row, serve,
 };
 use crate::store::{AskedBy, ReadEvents, ReadRow, SessionChanged};
 use remote::{Place, Remote, Unanswered};
@@ -93,8 +93,8 @@ pub struct Mirror {
     hearing: Hearing,
     /// Who prompted runs in which a call may wait.
     prompted_by: HashMap<RunId, Owner>,
-    /// The session is this daemon's now: it ends once all orders are settled.
-    leaves: bool,
+    /// It ends once all orders are settled, for this reason.
+    leaves: Option<Ending>,
     awaited: Awaited<Self>,
 }
 
@@ -208,7 +208,7 @@ impl Mirror {
                 has_gap_timer: false,
                 hearing: Hearing::No,
                 prompted_by: HashMap::new(),
-                leaves: false,
+                leaves: None,
                 awaited: Awaited::default(),
             });
         });
@@ -514,8 +514,8 @@ impl Mirror {
     }
 
     fn end_if_done(&mut self, ctx: &mut Context<Self>) {
-        if self.leaves && self.orders.is_empty() {
-            self.drop_guard.ending = Ending::Moved;
+        if let Some(ending) = self.leaves.filter(|_| self.orders.is_empty()) {
+            self.drop_guard.ending = ending;
             ctx.stop();
         }
     }
@@ -704,7 +704,7 @@ impl Handler<OwnedHere> for Mirror {
     type Result = ();
 
     fn handle(&mut self, _: OwnedHere, ctx: &mut Self::Context) {
-        self.leaves = true;
+        self.leaves = Some(Ending::Moved);
         // Who owned it may answer no more: what it did is found here.
         for order in self.orders.iter_mut().filter(|order| order.passed.is_none()) {
             order.passed = Some(match order.routed.order.is_repeatable() {
@@ -740,6 +740,16 @@ impl Handler<Sleep> for Mirror {
     fn handle(&mut self, _: Sleep, ctx: &mut Self::Context) {
         self.drop_guard.ending = Ending::Done;
         ctx.stop();
+    }
+}
+
+/// The daemon stops: what was asked of other daemons is answered before.
+impl Handler<Drain> for Mirror {
+    type Result = ();
+
+    fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
+        self.leaves = Some(Ending::Done);
+        self.end_if_done(ctx);
     }
 }
 

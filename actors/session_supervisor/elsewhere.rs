@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::order::closed;
 use super::waking::refuse_all;
-use super::{Entry, SessionSupervisor, State, caught};
+use super::{Entry, SessionSupervisor, State, caught, tell};
 use crate::mirror::remote::{Place, Remote, SlotNews};
 use crate::mirror::{Changed, LookAgain, Mirror, MirrorSupervisor, OwnedBy, OwnedHere, PassedOn};
 use crate::runtime::ask::ask;
@@ -245,16 +245,6 @@ impl SessionSupervisor {
             _ => self.route_in_turn(routed),
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a lifecycle message to a child must not be lost")]
-fn tell<A, M>(child: &Addr<A>, news: M)
-where
-    A: Actor + Handler<M>,
-    A::Context: actix::dev::ToEnvelope<A, M>,
-    M: Message<Result = ()> + Send + 'static,
-{
-    child.do_send(news);
 }
 
 impl Handler<SlotNews> for SessionSupervisor {

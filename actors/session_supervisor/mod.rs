@@ -285,9 +285,17 @@ impl SessionSupervisor {
     }
 }
 
+fn drain<A: Actor<Context = Context<A>> + Handler<Drain>>(child: &Addr<A>) {
+    tell(child, Drain);
+}
+
 #[expect(clippy::disallowed_methods, reason = "a lifecycle message to a child must not be lost")]
-fn drain(session: &Addr<Session>) {
-    session.do_send(Drain);
+fn tell<A, M>(child: &Addr<A>, news: M)
+where
+    A: Actor<Context = Context<A>> + Handler<M>,
+    M: Message<Result = ()> + Send + 'static,
+{
+    child.do_send(news);
 }
 
 impl Actor for SessionSupervisor {
@@ -430,8 +438,7 @@ impl Handler<DrainSessions> for SessionSupervisor {
         for entry in self.sessions.values() {
             match &entry.state {
                 State::Awake { session, .. } | State::Leaving { session, .. } => drain(session),
-                // What it was asked is settled by others.
-                State::Elsewhere { mirror, .. } => drop(mirror.try_send(Sleep)),
+                State::Elsewhere { mirror, .. } => drain(mirror),
                 State::Waking { .. } | State::Parked { .. } => {}
             }
         }

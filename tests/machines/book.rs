@@ -20,6 +20,8 @@ pub struct Book {
     pub of_session: Vec<Vec<usize>>,
     /// How many prompts each session thought of.
     thought: Vec<usize>,
+    /// Whether some are asked in two sessions at once.
+    pub shares: bool,
     /// What was refused, how often, numbers left out.
     pub refusals: BTreeMap<String, u64>,
     /// How often a client lost its connection, or heard nothing for too long.
@@ -55,7 +57,8 @@ pub fn session(session: usize) -> Value {
 impl Book {
     /// Nothing yet, of so many sessions.
     pub fn new(seed: u64, sessions: usize) -> Self {
-        Self { seed, of_session: vec![Vec::new(); sessions], thought: vec![0; sessions], ..Self::default() }
+        let of_session = vec![Vec::new(); sessions];
+        Self { seed, of_session, thought: vec![0; sessions], shares: true, ..Self::default() }
     }
 
     /// Thinks of another prompt of a session; gives its index.
@@ -63,7 +66,7 @@ impl Book {
         let nth = self.thought[session];
         self.thought[session] += 1;
         let other = (session + 1) % self.of_session.len();
-        let is_shared = nth % SHARED_EVERY == session % SHARED_EVERY && other != session;
+        let is_shared = self.shares && nth % SHARED_EVERY == session % SHARED_EVERY && other != session;
         let sessions = if is_shared { vec![session, other] } else { vec![session] };
         self.add(format!("s{session}.p{nth}"), sessions)
     }
