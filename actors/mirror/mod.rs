@@ -44,7 +44,8 @@ use crate::runtime::clock;
 use crate::runtime::deliver::More;
 use crate::runtime::observe::{Observe, Observed};
 use crate::session::{
-    Audience, Down, Drain, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers, read_row, serve,
+    Audience, Down, Drain, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers,
+    read_row, serve,
 };
 use crate::store::{AskedBy, ReadEvents, ReadRow, SessionChanged};
 use remote::{Place, Remote, Unanswered};

@@ -126,13 +126,11 @@ impl<const N: u64> OpenClaw<N> {
 
     /// The payload of the next `chat` event of the run.
     fn event(&mut self) -> Value {
-        loop {
-            let frame = self.client.receive();
-            let is_meant = self.run.is_empty() || frame["payload"]["runId"] == self.run;
-            if frame["event"] == "chat" && is_meant {
-                return frame["payload"].clone();
-            }
-        }
+        let run = self.run.clone();
+        let is_meant =
+            |frame: &Value| frame["event"] == "chat" && (run.is_empty() || frame["payload"]["runId"] == run);
+        // An abort may be heard before it is answered.
+        self.client.find(is_meant)["payload"].clone()
     }
 }
 
@@ -522,6 +520,7 @@ impl<const N: u64> OpenClaw<N> {
     fn ask_nothing(&mut self) {
         self.run.clear();
         self.text.clear();
+        while self.client.take_kept().is_some() {}
     }
 }
 
