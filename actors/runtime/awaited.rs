@@ -4,7 +4,7 @@
 //! are polled a million times. Of what is waited for here only what is ready is polled.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use actix::{Actor, ActorFuture, AsyncContext};
 use futures::future::{FutureExt as _, LocalBoxFuture};
@@ -14,24 +14,31 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 type Then<A> = Box<dyn FnOnce(&mut A, &mut <A as Actor>::Context)>;
 
 /// What an actor waits for; it ends with the actor.
-pub(crate) struct Awaited<A: Actor>(FuturesUnordered<LocalBoxFuture<'static, Then<A>>>);
+pub(crate) struct Awaited<A: Actor> {
+    waiting: FuturesUnordered<LocalBoxFuture<'static, Then<A>>>,
+    /// Wakes the actor.
+    waker: Option<Waker>,
+}
 
 impl<A: Actor> Default for Awaited<A> {
     fn default() -> Self {
-        Self(FuturesUnordered::new())
+        Self { waiting: FuturesUnordered::new(), waker: None }
     }
 }
 
 impl<A: Actor> Awaited<A> {
-    /// Waits for `what`, and goes on with `then`. For the actor itself: what somebody else adds is not looked at
-    /// before the actor has something to do.
+    /// Waits for `what`, and goes on with `then`. For the actor itself.
     pub(crate) fn add<T: 'static>(
         &self,
         what: impl Future<Output = T> + 'static,
         then: impl FnOnce(&mut A, T, &mut A::Context) + 'static,
     ) {
         let then = what.map(|got| -> Then<A> { Box::new(move |actor, ctx| then(actor, got, ctx)) });
-        self.0.push(then.boxed_local());
+        self.waiting.push(then.boxed_local());
+        // A stream or a timer of the actor may add it after this round has looked at what is waited for.
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
     }
 }
 
@@ -58,7 +65,11 @@ impl<A: Awaits> ActorFuture<A> for Waiting {
         ctx: &mut A::Context,
         task: &mut Context<'_>,
     ) -> Poll<Self::Output> {
-        while let Poll::Ready(Some(then)) = actor.awaited().0.poll_next_unpin(task) {
+        let waker = &mut actor.awaited().waker;
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(task.waker())) {
+            *waker = Some(task.waker().clone());
+        }
+        while let Poll::Ready(Some(then)) = actor.awaited().waiting.poll_next_unpin(task) {
             then(actor, ctx);
         }
         Poll::Pending
@@ -70,7 +81,7 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use actix::{Addr, Handler, Message};
+    use actix::{Addr, Handler, Message, StreamHandler};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -105,15 +116,8 @@ mod tests {
     #[rtype(result = "()")]
     struct WaitFor(oneshot::Receiver<()>);
 
-    impl Handler<WaitFor> for Counting {
-        type Result = ();
-
-        fn handle(&mut self, WaitFor(mut receiver): WaitFor, _: &mut Self::Context) {
-            let polls = self.polls.clone();
-            let what = std::future::poll_fn(move |task| {
-                polls.set(polls.get() + 1);
-                Pin::new(&mut receiver).poll(task)
-            });
+    impl Counting {
+        fn count(&self, what: impl Future + 'static) {
             self.awaited.add(what, |counting, _, _| {
                 counting.came += 1;
                 if counting.came == ALL
@@ -123,6 +127,47 @@ mod tests {
                 }
             });
         }
+    }
+
+    impl Handler<WaitFor> for Counting {
+        type Result = ();
+
+        fn handle(&mut self, WaitFor(mut receiver): WaitFor, _: &mut Self::Context) {
+            let polls = self.polls.clone();
+            self.count(std::future::poll_fn(move |task| {
+                polls.set(polls.get() + 1);
+                Pin::new(&mut receiver).poll(task)
+            }));
+        }
+    }
+
+    /// A stream that is polled after what is waited for.
+    #[derive(Message)]
+    #[rtype(result = "()")]
+    struct AddStream;
+
+    impl Handler<AddStream> for Counting {
+        type Result = ();
+
+        fn handle(&mut self, _: AddStream, ctx: &mut Self::Context) {
+            ctx.add_stream(futures::stream::iter(0..ALL));
+        }
+    }
+
+    impl StreamHandler<usize> for Counting {
+        fn handle(&mut self, _: usize, _: &mut Self::Context) {
+            self.count(std::future::ready(()));
+        }
+
+        fn finished(&mut self, _: &mut Self::Context) {}
+    }
+
+    #[actix::test]
+    async fn what_a_stream_of_the_actor_adds_is_looked_at() {
+        let (done, told) = oneshot::channel();
+        let counting = Counting { done: Some(done), ..Counting::default() }.start();
+        counting.send(AddStream).await.unwrap();
+        assert_eq!(told.await.unwrap().0, ALL);
     }
 
     #[actix::test]
