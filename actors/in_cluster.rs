@@ -9,6 +9,7 @@ use clawmux_core::error::{Error, ErrorCode};
 
 use crate::mirror::remote::{Attend, Remote};
 use crate::runtime::ask::Typed;
+use crate::runtime::lane::Lanes;
 use crate::runtime::observe::Observe;
 use crate::store::{LogWriter, Store};
 
@@ -36,6 +37,8 @@ pub struct InCluster {
     pub hand_over: Recipient<Typed<HandOver>>,
     /// The other daemons, for this one's sessions.
     pub remote: Arc<dyn Remote>,
+    /// The runs that are in lanes, by its log.
+    pub lanes: Lanes,
     pub(crate) attend: Recipient<Attend>,
     pub(crate) depart: Recipient<Depart>,
     /// What it lives on, with the connection to the servers.

@@ -19,6 +19,7 @@ use super::status::{About, Begin, GetProgress, Progress};
 use super::{Cluster, ClusterSettings};
 use crate::in_cluster::{InCluster, Opened};
 use crate::runtime::ask::ask;
+use crate::runtime::lane::Lanes;
 use crate::store::{self, Store};
 
 /// How long it is tried to reach the servers.
@@ -61,7 +62,8 @@ async fn open_on(arbiter: &ArbiterHandle, config: &config::Cluster, path: PathBu
     let log_writer = store.log_writer();
     let store = store.start();
     let lease_ms = u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX);
-    let settings = ClusterSettings { node: config.node.clone(), lease_ms };
+    let lanes = Lanes::of_log();
+    let settings = ClusterSettings { node: config.node.clone(), lease_ms, lanes: lanes.clone() };
     let of_cluster = store.clone();
     let started = async move { Cluster::start(settings, engine, of_cluster, submissions) };
     let cluster = on(arbiter, started).await?;
@@ -85,6 +87,7 @@ async fn open_on(arbiter: &ArbiterHandle, config: &config::Cluster, path: PathBu
         attend: cluster.clone().recipient(),
         depart: cluster.recipient(),
         remote: Arc::new(remote),
+        lanes,
         arbiter: arbiter.clone(),
     };
     Ok(Opened { store, log_writer, cluster: Some(cluster) })

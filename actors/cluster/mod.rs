@@ -59,11 +59,14 @@ use serde_json::json;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 
+use crate::runtime::ask::ask;
 use crate::runtime::awaited::{Awaited, Awaits};
 use crate::runtime::clock;
+use crate::runtime::lane::Lanes;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{
-    ChangedElsewhere, ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd, Submission,
+    ChangedElsewhere, ReadLanes, ReadPosition, ReadSubject, Replay, Replayed, ShowText, Store, SubjectEnd,
+    Submission,
 };
 use engine::{Beat, Engine, Published, RECORD_BYTES_MAX};
 use status::Outlook;
@@ -101,6 +104,8 @@ pub struct ClusterSettings {
     pub node: NodeName,
     /// The silence after which a daemon counts as dead, in milliseconds.
     pub lease_ms: u64,
+    /// What is told of the runs that are in lanes.
+    pub lanes: Lanes,
 }
 
 /// A daemon's part in its cluster.
@@ -631,6 +636,9 @@ impl Cluster {
     /// The store has applied a record.
     fn fed(&mut self, followed: Followed, outcome: Replayed, ctx: &mut Context<Self>) {
         self.progressed(followed.position, ctx);
+        if let Replayed::Made(Some(changed)) = &outcome {
+            self.settings.lanes.follow(changed);
+        }
         self.tell_of_change(followed.stamp, &outcome);
         if outcome == Replayed::Known {
             // It was applied when the log was followed before, and that was not heard.
@@ -821,9 +829,12 @@ impl Handler<Follow> for Cluster {
 
     fn handle(&mut self, _: Follow, _: &mut Self::Context) {
         let (store, engine) = (self.store.clone(), Rc::clone(&self.engine));
+        let lanes = self.settings.lanes.clone();
         let followed = async move {
             let position = store.send(ReadPosition).await.map_err(|_| "the store has stopped".to_owned())?;
             let applied = position.map_err(|error| error.message)?.applied;
+            // What is applied meanwhile is told once more.
+            lanes.read(ask(&store, ReadLanes).await.flatten().map_err(|error| error.message)?);
             Ok::<_, String>((applied, engine.follow(Sequence(applied)).await?))
         };
         self.awaited.add(followed, |cluster, followed, ctx| match followed {

@@ -185,8 +185,8 @@ impl Cluster {
             .entry(subject.clone())
             .or_insert_with(|| Writing::new(self.engine.session(&session, slot), Some(slot)));
         // What nobody waits for any more may be on its way: it is waited for before the session is read.
-        let flows = !self.stalled.contains(&subject);
-        if flows && matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
+        let is_settled = since_ms == 0 || (writing.in_flight.is_none() && !self.stalled.contains(&subject));
+        if is_settled && matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
             return self.located(session, since_ms, Place::Here, located);
         }
         let (open, opened) = oneshot::channel();

@@ -374,7 +374,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     .start();
     let admin = Admin::default().start();
     let approvals = Approvals::new(hub.clone().recipient());
-    let lanes = Lanes::default();
+    let lanes = cluster.as_ref().map_or_else(Lanes::default, |cluster| cluster.lanes.clone());
     let learner = Learner::new(store.clone(), providers.clone(), embedder.clone()).start();
     let sessions = SessionSupervisor::new(SessionsSetup {
         remote: cluster.as_ref().map(|cluster| cluster.remote.clone()),

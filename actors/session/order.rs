@@ -203,8 +203,9 @@ impl Session {
         lane_guard: Option<LaneGuard>,
         ctx: &mut Context<Self>,
     ) -> Result<Done, Error> {
+        let lane = submission.run_options.lane.as_ref();
+        let mut ahead = lane.map_or(0, |lane| self.deps.lanes.ahead_of_new(lane));
         let submitted = self.conversation.submit(clock::now(), submission)?;
-        let mut ahead = 0;
         if let Some(lane_guard) = lane_guard.filter(|_| !submitted.repeated) {
             lane_guard.ready();
             ahead = lane_guard.ahead() + self.conversation.ahead(&submitted.run);

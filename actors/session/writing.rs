@@ -118,7 +118,10 @@ impl Session {
     fn written(&mut self, events: &[Logged], answered: Vec<Answered>, ctx: &mut Context<Self>) {
         self.tell(answered, ctx);
         let prompts = events.iter().filter(|logged| matches!(logged.event, Event::Prompted { .. }));
-        prompts.filter_map(|logged| logged.run.as_ref()).for_each(|run| self.keep_waiting(run));
+        for run in prompts.filter_map(|logged| logged.run.as_ref()) {
+            self.keep_waiting(run);
+            self.enter_lane(run, ctx);
+        }
         // Before anybody can be told, so that who begins to watch and then looks misses none.
         events.iter().for_each(|logged| self.note_approval(logged));
         if let Some(first) = events.first() {
@@ -131,6 +134,15 @@ impl Session {
         self.learn_from(events);
         self.drop_guard.audience.publish(events, self.agent_configs.lag_bytes_max);
         self.proceed(ctx);
+    }
+
+    /// A prompt is in the log: in a cluster it has its place in its lane by that.
+    fn enter_lane(&mut self, run: &RunId, ctx: &mut Context<Self>) {
+        let lane = self.conversation.in_lanes().find(|(of, ..)| *of == run).map(|(_, lane, _)| lane);
+        if let Some(guard) = lane.and_then(|lane| self.deps.lanes.written(lane, self.conversation.key(), run))
+        {
+            self.await_turn(run.clone(), guard, ctx);
+        }
     }
 
     /// A prompt is in the log that may have to wait: in memory, where there is room.

@@ -488,12 +488,20 @@ impl Handler<Observe> for SessionSupervisor {
             "restarts_total": self.restarts,
         });
         let observed = Observed::leaf("session supervisor", state);
-        let asked = awake.into_iter().map(|(key, session)| {
-            let name = format!("session {key}");
-            observe_passing(name, session, TIMEOUT)
+        let name = |key: &SessionKey| format!("session {key}");
+        let asked = awake.into_iter().map(|(key, session)| observe_passing(name(&key), session, TIMEOUT));
+        let elsewhere = self.sessions.iter().filter_map(|(key, entry)| match &entry.state {
+            State::Elsewhere { mirror, .. } => Some(observe_passing(name(key), mirror.clone(), TIMEOUT)),
+            _ => None,
         });
-        let asked = futures::future::join_all(asked);
-        Box::pin(async move { observed.with_children(asked.await.into_iter().flatten().collect()) })
+        let asked = futures::future::join(
+            futures::future::join_all(asked),
+            futures::future::join_all(elsewhere.collect::<Vec<_>>()),
+        );
+        Box::pin(async move {
+            let (awake, elsewhere) = asked.await;
+            observed.with_children(awake.into_iter().chain(elsewhere).flatten().collect())
+        })
     }
 }
 

@@ -285,8 +285,7 @@ impl SessionSupervisor {
         {
             let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
             let bytes = submission.content.len() + attached;
-            let spot = self.setup.deps.lanes.enter(lane, &routed.session, &submission.run, bytes)?;
-            routed.lane_guard = Some(spot);
+            routed.lane_guard = self.setup.deps.lanes.enter(lane, &routed.session, &submission.run, bytes)?;
         }
         Ok(())
     }

@@ -24,6 +24,8 @@ use clawmux_core::replica::digest::{Digest, chained};
 use clawmux_core::replica::{Appended, Record, Subject, Write};
 use rusqlite::{OptionalExtension as _, params};
 
+use crate::runtime::lane::LaneChange;
+
 use super::change::{Change, MadeBy};
 use super::columns::{Columns as _, integer};
 use super::failure::Failure;
@@ -77,6 +79,8 @@ pub struct SessionChanged {
     pub head: Option<Seq>,
     /// Whether a call of it waits for approval from here on.
     pub is_asked: bool,
+    /// What became of its runs in their lanes.
+    pub lanes: Vec<LaneChange>,
 }
 
 impl SessionChanged {
@@ -86,13 +90,25 @@ impl SessionChanged {
                 let said = settled.iter().flat_map(|(_, segments)| segments).map(Segment::seq);
                 let head = events.iter().map(|logged| logged.seq).chain(said).max()?;
                 let is_asked = events.iter().any(|logged| matches!(logged.event, Event::ApprovalAsked(_)));
-                Some(Self { session: session.clone(), head: Some(head), is_asked })
+                let lanes = events.iter().filter_map(lane_change).collect();
+                Some(Self { session: session.clone(), head: Some(head), is_asked, lanes })
             }
             Write::Delete { session, .. } => {
-                Some(Self { session: session.clone(), head: None, is_asked: false })
+                Some(Self { session: session.clone(), head: None, is_asked: false, lanes: Vec::new() })
             }
             _ => None,
         }
+    }
+}
+
+fn lane_change(logged: &Logged) -> Option<LaneChange> {
+    let run = logged.run.as_ref()?;
+    match &logged.event {
+        Event::Prompted { run_options, .. } => {
+            Some(LaneChange::Entered(run.clone(), run_options.lane.clone()?))
+        }
+        Event::Ended { .. } => Some(LaneChange::Left(run.clone())),
+        _ => None,
     }
 }
 

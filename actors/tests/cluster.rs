@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use actix::Addr;
 use clawmux_actors::cluster::engine::{Durability, EngineSettings, RECORD_BYTES_MAX};
 use clawmux_actors::cluster::{Cluster, ClusterSettings, Leave};
+use clawmux_actors::runtime::lane::Lanes;
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{
     Append, BeginCall, FindRun, Load, ReadEvents, ReadPosition, RecordUsage, Stop, Store,
@@ -68,7 +69,8 @@ impl Daemon {
         let engine = joined(&settings(server), &path).await;
         let (store, submissions) = Store::open_in_cluster(path).await.unwrap();
         let store = actix::Actor::start(store);
-        let settings = ClusterSettings { node: NodeName::new(node), lease_ms: LEASE_MS };
+        let settings =
+            ClusterSettings { node: NodeName::new(node), lease_ms: LEASE_MS, lanes: Lanes::of_log() };
         let cluster = Cluster::start(settings, engine, store.clone(), submissions);
         Self { store, cluster, home }
     }

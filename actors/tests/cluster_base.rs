@@ -19,6 +19,7 @@ use async_nats::jetstream::{self, stream::Config};
 use clawmux_actors::cluster::beginning::{Begun, Settled, Step, init, look_at_loss, rebuild, settle};
 use clawmux_actors::cluster::engine::{CHUNK_BYTES, Engine, EngineSettings, Site};
 use clawmux_actors::cluster::{Cluster, ClusterSettings, Leave};
+use clawmux_actors::runtime::lane::Lanes;
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::membership::{self, held};
 use clawmux_actors::store::{
@@ -158,7 +159,7 @@ impl Home {
         assert_eq!(self.settle(&engine).await.unwrap().way, way);
         let (store, submissions) = Store::open_in_cluster(self.path()).await.unwrap();
         let store = store.start();
-        let settings = ClusterSettings { node: NodeName::new(node), lease_ms: 1000 };
+        let settings = ClusterSettings { node: NodeName::new(node), lease_ms: 1000, lanes: Lanes::of_log() };
         let cluster = Cluster::start(settings, engine, store.clone(), submissions);
         Daemon { home: self, store, cluster }
     }

@@ -24,6 +24,7 @@ use clawmux_actors::hub::{ClientInfo, Hub, Join};
 use clawmux_actors::provider_supervisor::shared_budget::SharedBudgets;
 use clawmux_actors::runtime::deliver::{Asker, Client, Closable, Closer, Deliver};
 use clawmux_actors::runtime::dispatch::{Located, Request};
+use clawmux_actors::runtime::lane::Lanes;
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::runtime::say::Say;
 use clawmux_actors::scheduler::{Scheduler, SchedulerSetup};
@@ -94,7 +95,8 @@ impl Daemon {
         let engine = joined(&settings, &path).await;
         let (store, submissions) = Store::open_in_cluster(path).await.unwrap();
         let store = Actor::start(store);
-        let settings = ClusterSettings { node: NodeName::new(node), lease_ms: LEASE_MS };
+        let settings =
+            ClusterSettings { node: NodeName::new(node), lease_ms: LEASE_MS, lanes: Lanes::of_log() };
         let cluster = Cluster::start(settings, engine, store.clone(), submissions);
         Self { store, cluster, home }
     }

@@ -63,21 +63,21 @@ pub struct Fault {
 /// The faults of a test, in their order: all kinds before any of them comes again.
 pub struct Faults {
     random: Random,
-    kinds: &'static [Kind],
+    kinds: Vec<Kind>,
     left: Vec<Kind>,
     machines: usize,
 }
 
 impl Faults {
     /// Those of a seed, of these kinds, for so many machines.
-    pub fn new(seed: u64, kinds: &'static [Kind], machines: usize) -> Self {
+    pub fn new(seed: u64, kinds: Vec<Kind>, machines: usize) -> Self {
         Self { random: Random::new(seed, "faults"), kinds, left: Vec::new(), machines }
     }
 
     /// The next one.
     pub fn next(&mut self) -> Fault {
         if self.left.is_empty() {
-            self.left = self.kinds.to_vec();
+            self.left = self.kinds.clone();
         }
         let at = self.random.range(0, self.left.len() as u64 - 1) as usize;
         let kind = self.left.remove(at);

@@ -277,6 +277,15 @@ impl Machines {
         read.ok_or_else(|| format!("{arguments:?} on machine {machine}: {code:?}: {written}{said}"))
     }
 
+    /// Notes down beside its home what the actors of a daemon do, for whoever looks into a failure.
+    pub async fn note_actors(&self, machine: usize) {
+        let tree = self.ask(machine, &["actors"]).await;
+        let home = self.of(machine).home();
+        let name = format!("actors of {}.json", home.file_name().unwrap_or_default().to_string_lossy());
+        let written = tree.map(|tree| format!("{tree:#?}")).unwrap_or_else(|why| why);
+        let _ = std::fs::write(home.with_file_name(name), written);
+    }
+
     /// Starts again what ended by itself, for ever. A daemon may give up, with a sentence; nothing may crash.
     pub async fn revive(&self) {
         loop {

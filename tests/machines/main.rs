@@ -8,7 +8,7 @@
 //! session, the traces of the tools and the databases must agree.
 //!
 //! `CLAWMUX_CLUSTER_SEED` and `CLAWMUX_CLUSTER_FAULTS` say which seed and how many faults. How far anything gets
-//! between two faults is the machine's that runs this. The clocks of the daemons are minutes apart, and
+//! between two faults is the machine's that runs this. `CLAWMUX_CLUSTER_ONLY` names one kind of fault. The clocks of the daemons are minutes apart, and
 //! each goes by another one whenever it is started anew.
 
 #![cfg(feature = "nats")]
@@ -75,16 +75,14 @@ fn a_daemon_on_its_own_passes_the_same_trial() {
 }
 
 #[test]
-#[ignore = "it does not pass yet: after a fault a prompt may stay without an answer"]
 fn whatever_befalls_the_machines_nothing_is_lost_and_nothing_happens_twice() {
     needs!("nats-server", "networks");
     let seed = number("CLAWMUX_CLUSTER_SEED").unwrap_or(1);
     let size = Size { seed, machines: 3, is_cluster: true, sessions: 200 };
-    befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(8));
+    befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(5));
 }
 
 #[test]
-#[ignore = "it does not pass yet: a follower may be told text twice when sessions move"]
 fn daemons_that_hand_over_and_come_back_refuse_nobody() {
     needs!("nats-server", "networks");
     let size = Size { seed: 2, machines: 3, is_cluster: true, sessions: 40 };
@@ -109,7 +107,6 @@ fn daemons_that_hand_over_and_come_back_refuse_nobody() {
 }
 
 #[test]
-#[ignore = "it does not pass yet: who asks with a key that came to two sessions at once may stay without an answer"]
 fn a_daemon_that_was_away_for_long_has_all_of_it_in_the_end() {
     needs!("nats-server", "networks");
     let size = Size { seed: 3, machines: 3, is_cluster: true, sessions: 40 };
@@ -138,6 +135,9 @@ fn befall(size: Size, kinds: &'static [Kind], faults: u64) {
     Trial::run(size, async |trial| {
         trial.speak().await?;
         let mut recoveries = Recoveries::default();
+        let only = std::env::var("CLAWMUX_CLUSTER_ONLY").ok();
+        let wanted = |kind: &Kind| only.as_ref().is_none_or(|only| format!("{kind:?}") == *only);
+        let kinds: Vec<Kind> = kinds.iter().copied().filter(wanted).collect();
         let mut coming = Faults::new(size.seed, kinds, size.machines);
         for nth in 1..=faults {
             let mut fault = coming.next();

@@ -1,8 +1,11 @@
 //! Which session, and which run, is meant by the name that somebody has for it.
 
 use actix::Message;
+use clawmux_core::conversation::event::Event;
+use clawmux_core::conversation::log::record;
 use clawmux_core::error::Error;
-use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
+use clawmux_core::ids::{LaneName, Owner, RunId, Seq, SessionKey};
+use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::provider::tally::Spent;
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -75,6 +78,11 @@ pub struct Described {
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Vec<SessionKey>, Error>")]
 pub struct Unfinished;
+
+/// Asks for the runs that are in a lane and have not ended, in the order in which they were prompted.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<(LaneName, SessionKey, RunId)>, Error>")]
+pub struct ReadLanes;
 
 impl Query for FindRun {
     fn answer(self, reader: &mut Reader) -> Self::Result {
@@ -152,6 +160,31 @@ impl Query for Describe {
                 })
                 .optional()?;
             Ok(found)
+        })
+    }
+}
+
+impl Query for ReadLanes {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let mut statement = tx.prepare_cached(
+                "SELECT s.key, r.run, e.kind, e.body FROM runs r INDEXED BY runs_unfinished
+                 JOIN sessions s ON s.id = r.session
+                 JOIN events e ON e.session = r.session AND e.seq = r.prompted
+                 WHERE r.ended IS NULL ORDER BY r.id",
+            )?;
+            let mut rows = statement.query([])?;
+            let mut all = Vec::new();
+            while let Some(row) = rows.next()? {
+                let kind = row.get_ref(2)?.as_str().map_err(rusqlite::Error::from)?;
+                let body = row.get_ref(3)?.as_blob().map_err(rusqlite::Error::from)?;
+                if let Event::Prompted { run_options: RunOptions { lane: Some(lane), .. }, .. } =
+                    record::read(kind, body)?
+                {
+                    all.push((lane, row.session(0)?, row.id(1)?));
+                }
+            }
+            Ok(all)
         })
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! The order is the core's ([`clawmux_core::conversation::lane`]). A run has a [`LaneGuard`] in its lane from when it is
 //! sent to its session until it is over, however that comes about: the spot is given back when it is
-//! dropped, so by the end of the run, by an abort, by a session that panics, falls asleep or is deleted.
+//! dropped, so by the end of the run, by an abort, by a session that panics, falls asleep or is deleted. In a cluster the
+//! order is that of the log ([`of_log`]), and a guard is only who waits there.
+
+mod of_log;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,6 +19,10 @@ use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::runtime::clock;
+use crate::store::SessionChanged;
+use of_log::LanesOfLog;
+
+pub use of_log::LaneChange;
 
 /// The most runs in one lane.
 pub const RUNS_MAX: usize = 256;
@@ -24,7 +31,11 @@ pub const BYTES_MAX: usize = 64 << 20;
 
 /// All lanes; shared by the supervisor of the sessions and these.
 #[derive(Clone, Default)]
-pub struct Lanes(Arc<Mutex<HashMap<LaneName, Lane<RunInLane>>>>);
+pub struct Lanes {
+    order: Arc<Mutex<HashMap<LaneName, Lane<RunInLane>>>>,
+    /// In a cluster, instead of it.
+    of_log: Option<Arc<LanesOfLog>>,
+}
 
 /// A run in a lane.
 struct RunInLane {
@@ -46,13 +57,52 @@ impl RunInLane {
 pub struct LaneGuard {
     lanes: Lanes,
     lane: LaneName,
-    place: LanePosition,
+    place: Place,
     turn: oneshot::Receiver<()>,
 }
 
+enum Place {
+    Here(LanePosition),
+    InLog(of_log::Run),
+}
+
 impl Lanes {
+    /// Those of a cluster: they are told what its log says.
+    pub fn of_log() -> Self {
+        Self { of_log: Some(Arc::default()), ..Self::default() }
+    }
+
+    /// All runs that are in a lane, in the order of the log.
+    pub fn read(&self, all: Vec<(LaneName, SessionKey, RunId)>) {
+        if let Some(lanes) = &self.of_log {
+            lanes.read(all.into_iter().map(|(lane, session, run)| (lane, (session, run))).collect());
+        }
+    }
+
+    /// What a record of the log did to a session.
+    pub fn follow(&self, changed: &SessionChanged) {
+        match &self.of_log {
+            Some(lanes) if changed.head.is_none() => lanes.deleted(&changed.session),
+            Some(lanes) if !changed.lanes.is_empty() => lanes.changed(&changed.session, &changed.lanes),
+            _ => {}
+        }
+    }
+
+    /// The place of a run whose prompt is in the log by now; none where it took its place before.
+    pub fn written(&self, lane: &LaneName, session: &SessionKey, run: &RunId) -> Option<LaneGuard> {
+        let of_log = self.of_log.as_ref()?;
+        let run = (session.clone(), run.clone());
+        let turn = of_log.turn(run.clone());
+        Some(LaneGuard { lanes: self.clone(), lane: lane.clone(), place: Place::InLog(run), turn })
+    }
+
+    /// How many runs come before one whose prompt is not in the log yet.
+    pub fn ahead_of_new(&self, lane: &LaneName) -> usize {
+        self.of_log.as_ref().map_or(0, |lanes| lanes.ahead(lane, None))
+    }
+
     /// The last spot, for a run that is on its way to its session and whose prompt takes so many bytes of
-    /// memory.
+    /// memory; none in a cluster, where it takes it once it is written.
     ///
     /// # Errors
     /// `RateLimited` where too many wait, or too much: a lane spans sessions, whose own bounds do not
@@ -63,20 +113,21 @@ impl Lanes {
         session: &SessionKey,
         run: &RunId,
         bytes: usize,
-    ) -> Result<LaneGuard, Error> {
+    ) -> Result<Option<LaneGuard>, Error> {
+        if let Some(lanes) = &self.of_log {
+            let ahead = lanes.ahead(lane, None);
+            return if ahead < RUNS_MAX { Ok(None) } else { Err(too_much(ahead, 0)) };
+        }
         let (waiting, turn) = RunInLane::new(session, run.clone(), bytes);
         let now = clock::now();
         let place = self.with(lane, |lane| {
             let held: usize = lane.all().map(|(_, waiting)| waiting.bytes).sum();
             if lane.len() >= RUNS_MAX || (held > 0 && held + bytes > BYTES_MAX) {
-                let (runs, mebibytes) = (lane.len(), held >> 20);
-                return Err(ErrorCode::RateLimited.error(format!(
-                    "too much waits for its turn ({runs} runs, {mebibytes} MiB): try again later"
-                )));
+                return Err(too_much(lane.len(), held));
             }
             Ok(lane.enter(now, waiting))
         })?;
-        Ok(LaneGuard { lanes: self.clone(), lane: lane.clone(), place, turn })
+        Ok(Some(LaneGuard { lanes: self.clone(), lane: lane.clone(), place: Place::Here(place), turn }))
     }
 
     /// The spots of the runs that a session read back from its log, in the order they have there:
@@ -86,6 +137,11 @@ impl Lanes {
         session: &SessionKey,
         runs: impl Iterator<Item = (RunId, LaneName, Timestamp)>,
     ) -> Vec<(RunId, LaneGuard)> {
+        if self.of_log.is_some() {
+            let back =
+                runs.filter_map(|(run, lane, _)| Some((run.clone(), self.written(&lane, session, &run)?)));
+            return back.collect();
+        }
         let now = clock::now();
         let mut last: HashMap<LaneName, (Option<LanePosition>, Option<LanePosition>)> = HashMap::new();
         runs.map(|(run, lane, accepted)| {
@@ -99,32 +155,33 @@ impl Lanes {
             });
             let place = self.with(&lane, |lane| lane.enter_again(now, accepted, *between, waiting));
             between.0 = Some(place);
-            (run, LaneGuard { lanes: self.clone(), lane, place, turn })
+            (run, LaneGuard { lanes: self.clone(), lane, place: Place::Here(place), turn })
         })
         .collect()
     }
 
     /// The run that is active in a lane, or about to be, and its session.
     pub fn current(&self, lane: &LaneName) -> Option<(SessionKey, RunId)> {
+        if let Some(lanes) = &self.of_log {
+            return lanes.current(lane);
+        }
         let lanes = self.lock();
         lanes.get(lane)?.current().map(|waiting| (waiting.session.clone(), waiting.run.clone()))
     }
 
     /// Those in which runs are, by name.
     pub fn rows(&self) -> Vec<LaneRow> {
-        let lanes = self.lock();
-        let used = lanes.iter().filter(|(_, lane)| !lane.is_empty());
-        let mut rows: Vec<_> = used
-            .map(|(name, lane)| LaneRow { name: name.clone(), active: 1, waiting: lane.len() - 1 })
-            .collect();
-        drop(lanes);
+        let mut rows = match &self.of_log {
+            Some(lanes) => lanes.rows(),
+            None => self.lock().iter().filter_map(|(name, lane)| row(name, lane.len())).collect(),
+        };
         rows.sort_by(|a, b| a.name.as_str().cmp(b.name.as_str()));
         rows
     }
 
     /// How many runs are in all lanes together.
     pub fn len(&self) -> usize {
-        self.lock().values().map(Lane::len).sum()
+        self.rows().iter().map(|row| row.active + row.waiting).sum()
     }
 
     /// Whether none is in any.
@@ -146,19 +203,36 @@ impl Lanes {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LaneName, Lane<RunInLane>>> {
         // Nothing that can panic runs under it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A lane as lists show it; none where nothing is in it.
+fn row(name: &LaneName, runs: usize) -> Option<LaneRow> {
+    Some(LaneRow { name: name.clone(), active: 1, waiting: runs.checked_sub(1)? })
+}
+
+fn too_much(runs: usize, held: usize) -> Error {
+    let mebibytes = held >> 20;
+    let why = format!("too much waits for its turn ({runs} runs, {mebibytes} MiB): try again later");
+    ErrorCode::RateLimited.error(why)
 }
 
 impl LaneGuard {
     /// The run is in the queue of its session: from here on its turn may come.
     pub fn ready(&self) {
-        self.lanes.with(&self.lane, |lane| lane.ready(self.place));
+        if let Place::Here(place) = self.place {
+            self.lanes.with(&self.lane, |lane| lane.ready(place));
+        }
     }
 
     /// How many come before it.
     pub fn ahead(&self) -> usize {
-        self.lanes.with(&self.lane, |lane| lane.ahead(self.place))
+        match (&self.place, &self.lanes.of_log) {
+            (Place::InLog(run), Some(lanes)) => lanes.ahead(&self.lane, Some(run)),
+            (Place::Here(place), _) => self.lanes.with(&self.lane, |lane| lane.ahead(*place)),
+            (Place::InLog(_), None) => 0,
+        }
     }
 
     /// Whether its turn has come; asked once, whoever waits for it asks [`Self::turn`].
@@ -175,13 +249,17 @@ impl LaneGuard {
 
 impl Drop for LaneGuard {
     fn drop(&mut self) {
-        self.lanes.with(&self.lane, |lane| lane.leave(self.place));
+        match (&self.place, &self.lanes.of_log) {
+            (Place::InLog(run), Some(lanes)) => lanes.forget(run),
+            (Place::Here(place), _) => drop(self.lanes.with(&self.lane, |lane| lane.leave(*place))),
+            (Place::InLog(_), None) => {}
+        }
     }
 }
 
 impl fmt::Debug for LaneGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spot").field("lane", &self.lane).field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("Spot").field("lane", &self.lane).finish_non_exhaustive()
     }
 }
 
@@ -203,7 +281,7 @@ mod tests {
     fn a_spot_that_is_dropped_lets_the_next_begin() {
         let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
         let [mut a, mut b, mut c] =
-            ["a", "b", "c"].map(|run| lanes.enter(&lane, &key(run), &RunId::from(run), 1).unwrap());
+            ["a", "b", "c"].map(|run| lanes.enter(&lane, &key(run), &RunId::from(run), 1).unwrap().unwrap());
         b.ready();
         c.ready();
         assert!(!a.has_turn() && !b.has_turn(), "the first is on its way");
@@ -224,7 +302,7 @@ mod tests {
     #[test]
     fn a_lane_is_bounded_in_number_and_in_bytes() {
         let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
-        let enter = |bytes| lanes.enter(&lane, &key("a"), &"r".into(), bytes);
+        let enter = |bytes| lanes.enter(&lane, &key("a"), &"r".into(), bytes).map(Option::unwrap);
         let large = enter(BYTES_MAX + 1).unwrap();
         assert_eq!(enter(1).unwrap_err().code, ErrorCode::RateLimited, "one alone may be larger");
         drop(large);
@@ -241,7 +319,7 @@ mod tests {
     #[test]
     fn what_a_session_reads_back_is_before_what_is_on_its_way_to_it() {
         let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
-        let mut new = lanes.enter(&lane, &key("a"), &"new".into(), 1).unwrap();
+        let mut new = lanes.enter(&lane, &key("a"), &"new".into(), 1).unwrap().unwrap();
         let now = clock::now();
         let runs = ["one", "two"].map(|run| (RunId::from(run), lane.clone(), now));
         let mut back = lanes.enter_again(&key("a"), runs.into_iter());
