@@ -660,7 +660,11 @@ impl Cluster {
         let Some(writing) = self.writings.get_mut(&subject) else { return false };
         // It may be the last one under a token that is lost by now.
         let in_flight = writing.in_flight.take_if(|(in_flight, _)| *in_flight == stamp);
-        let Some((_, answer)) = in_flight else { return false };
+        let Some((_, answer)) = in_flight else {
+            writing.give_up_before(stamp);
+            self.proceed(&subject, ctx);
+            return false;
+        };
         if matches!(outcome, Replayed::Refused(_)) {
             writing.failed();
         }
@@ -766,6 +770,7 @@ impl Cluster {
         for (subject, writing) in &mut self.writings {
             if let Some((_, answer)) = writing.in_flight.take() {
                 let why = "the store did not apply the change in time: whether it was made is not known";
+                writing.failed();
                 answer.one_is(Err(ErrorCode::Timeout.error(why)));
             }
             writing.stage = Stage::Asleep;

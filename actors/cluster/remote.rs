@@ -22,6 +22,9 @@ use crate::mirror::remote::{Place, Remote, Unanswered};
 /// How long the owner of a session may take over an order.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// The same of what is answered alike when it is asked again: with a connection, questions and answers are lost.
+const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(2);
+
 /// How long it is waited for records that others have applied.
 const APPLIED_MAX: Duration = Duration::from_secs(5);
 
@@ -75,8 +78,9 @@ impl Remote for ToOthers {
 
     fn ask(&self, node: NodeName, ask: Ask) -> BoxFuture<'static, Result<Answered, Unanswered>> {
         let (engine, asked) = (self.engine.clone(), ask.to_bytes());
+        let within = if ask.is_answered_alike() { ASKED_AGAIN_AFTER } else { ANSWER_MAX };
         let answered = async move {
-            let answer: Bytes = engine.ask(&node, asked, ANSWER_MAX).await?;
+            let answer: Bytes = engine.ask(&node, asked, within).await?;
             Answered::from_bytes(&answer).map_err(|error| Unanswered::Unknown(error.message))
         };
         answered.boxed()

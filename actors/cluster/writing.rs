@@ -12,7 +12,7 @@ use clawmux_core::cluster::ownership::appender::Appender;
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::cluster::stamp::Stamp;
 use clawmux_core::conversation::event::Logged;
-use clawmux_core::error::Error;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::spoken::{Part, Spoken};
 use clawmux_core::replica::{Guard, Write};
@@ -117,6 +117,17 @@ impl Writing {
     pub(super) fn failed(&mut self) {
         if self.is_append {
             self.spoken = Spoken::default();
+        }
+    }
+
+    /// The log has this record of a session: what was on its way before it and did not come is not accepted any more.
+    pub(super) fn give_up_before(&mut self, stamp: Stamp) {
+        let is_before = |in_flight: &Stamp| (in_flight.token, in_flight.record) < (stamp.token, stamp.record);
+        if self.slot.is_some()
+            && let Some((_, answer)) = self.in_flight.take_if(|(in_flight, _)| is_before(in_flight))
+        {
+            self.failed();
+            answer.one_is(Err(ErrorCode::Unavailable.error("the change was not made: try again")));
         }
     }
 

@@ -90,6 +90,8 @@ pub struct Mirror {
     /// Text that came before what precedes it, by its first number.
     early: BTreeMap<Seq, Logged>,
     is_reading: bool,
+    /// Whether it is known where the session ends: nobody can follow it before.
+    has_begun: bool,
     has_gap_timer: bool,
     hearing: Hearing,
     /// Who prompted runs in which a call may wait.
@@ -204,8 +206,8 @@ impl Mirror {
                 last_order: 0,
                 head: Seq::default(),
                 early: BTreeMap::new(),
-                // Where the session ends is not known yet.
                 is_reading: true,
+                has_begun: false,
                 has_gap_timer: false,
                 hearing: Hearing::No,
                 prompted_by: HashMap::new(),
@@ -231,7 +233,8 @@ impl Mirror {
                     let head = row.map_or(Seq::default(), |row| row.head);
                     let audience = &mut mirror.drop_guard.audience;
                     (audience.written, audience.published) = (head, head);
-                    mirror.go_on(ctx);
+                    mirror.has_begun = true;
+                    mirror.answer(ctx);
                 }
                 Err(error) => {
                     tracing::warn!(session = %mirror.key(), %error, "what another daemon writes can't be read here");
@@ -430,6 +433,9 @@ impl Mirror {
 
     /// Answers what came back, in the order in which it was asked.
     fn answer(&mut self, ctx: &mut Context<Self>) {
+        if !self.has_begun {
+            return;
+        }
         while let Some(InTurn { routed, passed: Some(passed), .. }) =
             self.orders.pop_front_if(|order| order.passed.is_some())
         {

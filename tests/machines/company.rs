@@ -109,7 +109,6 @@ impl Company {
                     if !self.machines.ready(machine).await {
                         not_ready.push(self.machines.of(machine).daemon.name.clone());
                     }
-                    self.machines.note_actors(machine).await;
                 }
                 return Err(format!(
                     "after {within:?} {} of {} prompts have no answer, and {not_ready:?} are not ready:\n{}",

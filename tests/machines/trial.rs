@@ -77,6 +77,11 @@ impl Trial {
                 Ok(())
             });
             let outcome = outcome.await.and_then(|outcome| outcome);
+            if outcome.is_err() {
+                for machine in 0..size.machines {
+                    trial.machines.note_actors(machine).await;
+                }
+            }
             trial.machines.kill_all();
             outcome
         });

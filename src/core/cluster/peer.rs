@@ -43,6 +43,18 @@ pub enum Ask {
     Follow(SessionKey, Option<Seq>),
 }
 
+impl Ask {
+    /// Whether it may be asked again at once where an answer is late: whoever carries it out twice answers alike.
+    pub fn is_answered_alike(&self) -> bool {
+        match self {
+            Self::Order(ordered) => {
+                matches!(ordered.order, Order::Submit { .. } | Order::Follow { .. } | Order::Attach { .. })
+            }
+            Self::Follow(..) => true,
+        }
+    }
+}
+
 /// An order for a session, as the daemon passes it on that has the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ordered {
