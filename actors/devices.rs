@@ -32,7 +32,7 @@ use crate::runtime::clock;
 use crate::runtime::deliver::Closer;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{self, Store, TableChanged, WriteDevices, watch};
+use crate::store::{self, Store, TableChanged, WriteDevices, until_read, watch};
 
 /// How many may wait for a decision.
 const WAITING_MAX: usize = 1024;
@@ -285,12 +285,10 @@ impl Handler<TableChanged> for Devices {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: TableChanged, ctx: &mut Self::Context) -> Self::Result {
-        let (changed, read) = oneshot::channel();
+        let (changed, read) = until_read();
         self.changed = Some(changed);
         self.go_on(ctx);
-        Box::pin(async move {
-            let _ = read.await;
-        })
+        read
     }
 }
 

@@ -42,7 +42,7 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{self, ReadEstate, ReadTokens, Store, TableChanged, WriteTokens, watch};
+use crate::store::{self, ReadEstate, ReadTokens, Store, TableChanged, WriteTokens, until_read, watch};
 
 /// How many may wait for a decision.
 const WAITING_MAX: usize = 64;
@@ -422,12 +422,10 @@ impl Handler<TableChanged> for Tokens {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: TableChanged, ctx: &mut Self::Context) -> Self::Result {
-        let (changed, read) = oneshot::channel();
+        let (changed, read) = until_read();
         self.changed = Some(changed);
         self.go_on(ctx);
-        Box::pin(async move {
-            let _ = read.await;
-        })
+        read
     }
 }
 

@@ -37,7 +37,7 @@ use crate::runtime::deliver::{Asker, Deliver};
 use crate::runtime::dispatch::{Located, Request};
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{Health, KeptAgents, ReadAgents, Store, TableChanged, watch};
+use crate::store::{Health, KeptAgents, ReadAgents, Store, TableChanged, until_read, watch};
 
 use effects::OpenRequest;
 
@@ -220,12 +220,10 @@ impl Handler<TableChanged> for AgentSupervisor {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: TableChanged, ctx: &mut Self::Context) -> Self::Result {
-        let (changed, read) = oneshot::channel();
+        let (changed, read) = until_read();
         self.changed = Some(changed);
         self.go_on(ctx);
-        Box::pin(async move {
-            let _ = read.await;
-        })
+        read
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::{Entry, Scheduler};
 use crate::runtime::ask::ask;
-use crate::store::{KeptJobs, ReadJobs, TableChanged};
+use crate::store::{KeptJobs, ReadJobs, TableChanged, until_read};
 
 /// How soon the jobs are read again where something was being written down.
 const READ_AGAIN: Duration = Duration::from_millis(50);
@@ -92,10 +92,8 @@ impl Handler<TableChanged> for Scheduler {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: TableChanged, ctx: &mut Self::Context) -> Self::Result {
-        let (changed, read) = oneshot::channel();
+        let (changed, read) = until_read();
         self.read_again(changed, ctx);
-        Box::pin(async move {
-            let _ = read.await;
-        })
+        read
     }
 }

@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use actix::WeakRecipient;
 use actix::prelude::*;
 use clawmux_core::conversation::log::usage::UsageRecord;
+use tokio::sync::oneshot;
 
 use super::Store;
 
@@ -76,6 +77,16 @@ where
 {
     let asked = store.send(Watch { table, who: ctx.address().recipient() });
     ctx.spawn(asked.into_actor(actor).map(|_, _, _| ()));
+}
+
+/// A change that is to be read: whoever told of it goes on when the first is dropped, for which the second waits.
+pub(crate) fn until_read() -> (oneshot::Sender<()>, ResponseFuture<()>) {
+    let (changed, read) = oneshot::channel::<()>();
+    let read = Box::pin(async move {
+        // Never sent, only dropped.
+        let _ = read.await;
+    });
+    (changed, read)
 }
 
 impl Store {

@@ -79,7 +79,7 @@ fn whatever_befalls_the_machines_nothing_is_lost_and_nothing_happens_twice() {
     needs!("nats-server", "networks");
     let seed = number("CLAWMUX_CLUSTER_SEED").unwrap_or(1);
     let size = Size { seed, machines: 3, is_cluster: true, sessions: 200 };
-    befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(5));
+    befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(4));
 }
 
 #[test]
