@@ -287,7 +287,8 @@ impl Actor for Peers {
 
 impl StreamHandler<Question> for Peers {
     fn handle(&mut self, Question { asked, reply }: Question, _: &mut Self::Context) {
-        let ask = match Ask::from_bytes(&asked) {
+        let asked = asked.map_err(|why| ErrorCode::Unavailable.error(why));
+        let ask = match asked.and_then(|asked| Ask::from_bytes(&asked)) {
             Ok(ask) => ask,
             Err(error) => {
                 tracing::warn!(%error, "cluster: another daemon asks what can't be read");

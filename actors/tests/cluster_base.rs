@@ -278,6 +278,7 @@ fn streams_of(generation: &str) -> BTreeSet<String> {
     let names = [
         "test_BASE".to_owned(),
         format!("test{generation}_LOG"),
+        format!("test{generation}_BLOBS"),
         format!("KV_test{generation}_nodes"),
         format!("KV_test{generation}_slots"),
     ];

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
+use async_nats::jetstream::stream::Stream;
 use bytes::Bytes;
 use clawmux_core::cluster::base::{ClusterId, MANIFEST_BYTES_MAX, Manifest};
 use clawmux_core::cluster::node::NodeName;
@@ -28,7 +28,7 @@ use super::subjects::Names;
 use super::writing::put;
 use super::{
     ANSWER_MAX, BATCHES_OF_STREAM_MAX, Durability, Engine, EngineSettings, HEADER_BYTES_MAX, PUBLISHES_MAX,
-    Published, RECORD_BYTES_MAX, durability, no_answer, streams,
+    Published, RECORD_BYTES_MAX, durability, no_answer, parts, streams,
 };
 use crate::nats::{Access, Nats, Unusable, one_line, reach};
 use crate::runtime::clock;
@@ -101,7 +101,7 @@ impl Site {
         &self.settings.name
     }
 
-    /// The log and the buckets of the present generation.
+    /// The log, the blobs and the buckets of the present generation.
     ///
     /// # Errors
     /// Where there is no cluster, or where what is there can't be used: a sentence that says so and what to do.
@@ -125,6 +125,7 @@ impl Site {
             publishes: Arc::new(Semaphore::new(PUBLISHES_MAX)),
             // There are as many daemons as servers, or about that.
             batches: Arc::new(Semaphore::new(BATCHES_OF_STREAM_MAX / settings.replicas)),
+            parts: Arc::new(Semaphore::new(parts::AHEAD_MAX)),
         })
     }
 
@@ -201,7 +202,7 @@ impl Site {
         Ok(Planned { generation, before })
     }
 
-    /// Makes the log and the buckets of a generation that was planned.
+    /// Makes the log, the blobs and the buckets of a generation that was planned.
     ///
     /// # Errors
     /// Why they can't be made.
@@ -277,17 +278,8 @@ fn planned(plan: &[u8]) -> Option<u64> {
     std::str::from_utf8(plan).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// The last message of a subject and its sequence, as the leader of the stream has it.
-pub(super) async fn last_of<Info>(
-    stream: &Stream<Info>,
-    subject: &str,
-) -> Result<Option<(Bytes, u64)>, Unusable> {
-    match timeout(ANSWER_MAX, stream.get_last_raw_message_by_subject(subject)).await {
-        Ok(Ok(message)) => Ok(Some((message.payload, message.sequence))),
-        Ok(Err(error)) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-        Ok(Err(error)) => {
-            Err(Unusable::away(format!("the base of the cluster can't be read: {}", one_line(&error))))
-        }
-        Err(_) => Err(Unusable::away(format!("the base of the cluster can't be read: {}", no_answer()))),
-    }
+/// The last message of a subject of the base and its sequence, as the leader of its stream has it.
+async fn last_of<Info>(stream: &Stream<Info>, subject: &str) -> Result<Option<(Bytes, u64)>, Unusable> {
+    let last = parts::last_of(stream, subject).await;
+    last.map_err(|why| Unusable::away(format!("the base of the cluster can't be read: {why}")))
 }

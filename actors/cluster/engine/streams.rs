@@ -21,7 +21,7 @@ use crate::nats::{Nats, Unusable, one_line};
 const CLUSTER: &str = "clawmux-cluster";
 const GENERATION: &str = "clawmux-generation";
 
-/// Looks for the log and the buckets of the generation that begins with this base.
+/// Looks for the log, the blobs and the buckets of the generation that begins with this base.
 ///
 /// # Errors
 /// Why they can't be used, or which is not there.
@@ -31,9 +31,10 @@ pub(super) async fn look(
     settings: &EngineSettings,
     base: &Manifest,
 ) -> Result<(), Unusable> {
-    let [nodes, slots, log] = wanted(subjects, settings, &base.cluster, base.generation);
-    fitting(nats, &nodes).await?;
-    fitting(nats, &slots).await?;
+    let [nodes, slots, blobs, log] = wanted(subjects, settings, &base.cluster, base.generation);
+    for others in [&nodes, &slots, &blobs] {
+        fitting(nats, others).await?;
+    }
     let found = fitting(nats, &log).await?;
     for (name, wanted) in &log.metadata {
         let found = found.metadata.get(name).map_or("none", String::as_str);
@@ -58,7 +59,7 @@ pub(super) async fn look(
     Ok(())
 }
 
-/// Makes the log and the buckets of a generation. What is there under their names is made anew, where the log has
+/// Makes the log, the blobs and the buckets of a generation. What is there under their names is made anew, where the log has
 /// nothing.
 ///
 /// # Errors
@@ -71,7 +72,8 @@ pub(super) async fn make(
     generation: u64,
 ) -> Result<(), Unusable> {
     let wanted = wanted(subjects, settings, cluster, generation);
-    let log = &wanted[2].name;
+    let [.., log] = &wanted;
+    let log = &log.name;
     if let Some(found) = find(nats, log).await? {
         let records = found.cached_info().state.last_sequence;
         if records > 0 {
@@ -123,12 +125,13 @@ pub(super) async fn look_for_base(
     Ok(found)
 }
 
-/// Removes the log and the buckets of a generation, where they are there.
+/// Removes the log, the blobs and the buckets of a generation, where they are there.
 ///
 /// # Errors
 /// Why one can't be removed.
 pub(super) async fn remove_all(nats: &Nats, subjects: &Subjects) -> Result<(), Unusable> {
-    for name in [subjects.log_stream(), subjects.nodes().stream(), subjects.slots().stream()] {
+    let (nodes, slots) = (subjects.nodes().stream(), subjects.slots().stream());
+    for name in [subjects.log_stream(), subjects.blob_stream(), nodes, slots] {
         remove(nats, &name).await?;
     }
     Ok(())
@@ -171,13 +174,13 @@ fn base(names: &Names, settings: &EngineSettings) -> Config {
     }
 }
 
-/// The nodes, the slots and the log of a generation.
+/// The nodes, the slots, the blobs and the log of a generation.
 fn wanted(
     subjects: &Subjects,
     settings: &EngineSettings,
     cluster: &ClusterId,
     generation: u64,
-) -> [Config; 3] {
+) -> [Config; 4] {
     let bucket = |bucket: Bucket, description: &str| Config {
         name: bucket.stream(),
         subjects: vec![bucket.key(">")],
@@ -186,13 +189,23 @@ fn wanted(
         allow_rollup: true,
         ..common(settings)
     };
+    let max_bytes = settings.max_log_bytes.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX));
+    let blobs = Config {
+        name: subjects.blob_stream(),
+        subjects: vec![subjects.blobs()],
+        description: Some("clawmux: what is too large for the log of a cluster".to_owned()),
+        max_messages_per_subject: 1,
+        allow_message_ttl: true,
+        max_bytes,
+        ..common(settings)
+    };
     let log = Config {
         name: subjects.log_stream(),
         subjects: vec![subjects.log()],
         description: Some("clawmux: the log of a cluster".to_owned()),
         allow_atomic_publish: true,
         allow_message_ttl: true,
-        max_bytes: settings.max_log_bytes.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX)),
+        max_bytes,
         metadata: HashMap::from([
             (CLUSTER.to_owned(), cluster.to_string()),
             (GENERATION.to_owned(), generation.to_string()),
@@ -202,6 +215,7 @@ fn wanted(
     [
         bucket(subjects.nodes(), "clawmux: the nodes of a cluster"),
         bucket(subjects.slots(), "clawmux: who owns which sessions"),
+        blobs,
         log,
     ]
 }

@@ -48,6 +48,7 @@ impl Cluster {
             "log_bytes": outlook.log.as_ref().map(|(extent, ..)| extent.bytes),
             "awake": self.awake.len(),
             "stalled": self.stalled.len(),
+            "held_up": outlook.held_up,
             "written": written,
             "refused": refused,
             "transient": transient,
