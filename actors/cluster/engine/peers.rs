@@ -118,7 +118,7 @@ impl Engine {
     async fn of_message(&self, message: Bytes) -> Result<Bytes, String> {
         let Some(blob) = Blob::of_message(&message) else { return Ok(message) };
         match timeout(READ_WITHIN, self.read_blob(&blob)).await {
-            Ok(read) => read.map_err(|NoBlob::Damaged(why) | NoBlob::Away(why)| why),
+            Ok(read) => read.map_err(|(NoBlob::Damaged(why) | NoBlob::Away(why))| why),
             Err(_) => Err("what is too large for a message did not come in time".to_owned()),
         }
     }
