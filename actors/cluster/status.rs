@@ -253,8 +253,7 @@ impl Cluster {
     /// Begins with the log anew where records are there and none comes.
     fn follow_anew_if_still(&mut self, ctx: &mut Context<Self>) {
         let (now, (at, since)) = (now_ms(), self.outlook.followed);
-        let is_still =
-            now.saturating_sub(since) >= STILL_MS && at == self.applied && !self.reads.any();
+        let is_still = now.saturating_sub(since) >= STILL_MS && at == self.applied && !self.reads.any();
         if is_still && now.saturating_sub(self.outlook.begun_anew_ms) >= STILL_MS {
             self.outlook.begun_anew_ms = now;
             tracing::warn!(at, "cluster: the log goes on and nothing of it comes: it is followed anew");

@@ -3,10 +3,10 @@
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-#[path = "cluster/large.rs"]
-mod large;
 #[path = "support/joined.rs"]
 mod joined;
+#[path = "cluster/large.rs"]
+mod large;
 #[path = "support/nats_server.rs"]
 mod nats_server;
 #[path = "support/tables.rs"]

@@ -379,7 +379,7 @@ async fn an_init_that_was_stopped_can_be_done_again() {
         assert!(home.names().iter().all(|name| !name.contains(".base")), "{:?}", home.names());
         let of_it = streams(&server).await;
         let of_it = of_it.iter().filter(|stream| stream.contains(&name));
-        assert_eq!(of_it.count(), 4, "{step:?}");
+        assert_eq!(of_it.count(), 5, "{step:?}");
         let a = home.daemon(&site, "a", Way::Follow).await;
         a.chats("new").await;
         let b = Home::new().daemon(&site, "b", Way::Take).await;

@@ -110,7 +110,8 @@ impl Site {
     }
 
     async fn read_chunk(&self, base: &Manifest, nth: u64) -> Result<Bytes, Unusable> {
-        let (subject, bytes) = (self.names.chunk(base.generation, &nth.to_string()), base.bytes_of_chunk(nth));
+        let (subject, bytes) =
+            (self.names.chunk(base.generation, &nth.to_string()), base.bytes_of_chunk(nth));
         let stream = self.names.base_stream();
         let read = parts::read(&self.nats, (&stream, &subject), bytes, Duration::ZERO).await;
         read.map_err(|unread| match unread {

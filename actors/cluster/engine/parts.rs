@@ -21,7 +21,7 @@ pub(super) const AHEAD_MAX: usize = 8;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The pause before it is tried again.
-const PAUSE: Duration = Duration::from_millis(250);
+pub(super) const PAUSE: Duration = Duration::from_millis(250);
 
 /// What a server says that a stream has no room left.
 const FULL: &str = "maximum bytes";

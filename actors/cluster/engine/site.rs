@@ -21,7 +21,7 @@ use clawmux_core::cluster::node::NodeName;
 use clawmux_core::hex::hex;
 use futures::StreamExt as _;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::heartbeats::sender;
 use super::subjects::Names;
@@ -220,7 +220,16 @@ impl Site {
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(Unusable::refused("the manifest of the base is too large"));
         }
-        let stream = streams::look_for_base(&self.nats, &self.names, &self.settings).await?;
+        let begin = Instant::now();
+        let stream = loop {
+            match streams::look_for_base(&self.nats, &self.names, &self.settings).await {
+                // A question may be lost with the server that it went to.
+                Err(away) if !away.is_refused && begin.elapsed() < parts::PATIENCE => {
+                    sleep(parts::PAUSE).await;
+                }
+                found => break found?,
+            }
+        };
         let stream = stream.ok_or_else(|| Unusable::refused("the stream of the base is gone"))?;
         self.set(&stream, &self.names.manifest(), planned.before, bytes.into()).await
     }

@@ -1,5 +1,6 @@
 //! The streams of a cluster: made when a generation of it begins, else looked at, since an operator may have changed
-//! them. One that is not there when it should be is not made anew: what it had is lost, and somebody has to know.
+//! them. One that is not there when it should be is not made anew: what it had is lost, and somebody has to know. Only
+//! that of the blobs is: a cluster of an earlier version has none, and which blob is missing is seen by who needs it.
 //!
 //! Settings that a record could be lost by are refused. The limit of the log's bytes is only compared and
 //! named: it may be changed while the cluster runs, and not every node is started anew for that.
@@ -32,9 +33,9 @@ pub(super) async fn look(
     base: &Manifest,
 ) -> Result<(), Unusable> {
     let [nodes, slots, blobs, log] = wanted(subjects, settings, &base.cluster, base.generation);
-    for others in [&nodes, &slots, &blobs] {
-        fitting(nats, others).await?;
-    }
+    fitting(nats, &nodes).await?;
+    fitting(nats, &slots).await?;
+    make_if_missing(nats, &blobs).await?;
     let found = fitting(nats, &log).await?;
     for (name, wanted) in &log.metadata {
         let found = found.metadata.get(name).map_or("none", String::as_str);
@@ -97,15 +98,18 @@ pub(super) async fn make(
 /// # Errors
 /// Why it can't be made or used.
 pub(super) async fn make_base(nats: &Nats, names: &Names, settings: &EngineSettings) -> Result<(), Unusable> {
-    let wanted = base(names, settings);
+    make_if_missing(nats, &base(names, settings)).await
+}
+
+async fn make_if_missing(nats: &Nats, wanted: &Config) -> Result<(), Unusable> {
     if find(nats, &wanted.name).await?.is_none()
-        && let Err(error) = nats.jetstream.create_stream(&wanted).await
+        && let Err(error) = nats.jetstream.create_stream(wanted).await
         // Another node may have been faster.
         && find(nats, &wanted.name).await?.is_none()
     {
-        return Err(unmade(&wanted, &one_line(&error)));
+        return Err(unmade(wanted, &one_line(&error)));
     }
-    fitting(nats, &wanted).await.map(drop)
+    fitting(nats, wanted).await.map(drop)
 }
 
 /// The stream of the base, as it is there; none where it is not.

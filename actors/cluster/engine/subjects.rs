@@ -241,7 +241,10 @@ mod tests {
         assert!(subjects.table_of("clawmux.log.t.cats").is_none() && subjects.table_of(&session).is_none());
         assert_eq!(subjects.guard(&[0, 255]), "clawmux.log.k.00ff");
         assert!(subjects.is_guard("clawmux.log.k.00ff") && !subjects.is_guard(&session));
-        assert_eq!((subjects.blob_stream(), subjects.blobs()), ("clawmux_BLOBS".into(), "clawmux.blob.>".into()));
+        assert_eq!(
+            (subjects.blob_stream(), subjects.blobs()),
+            ("clawmux_BLOBS".into(), "clawmux.blob.>".into())
+        );
         assert!(subjects.blob(&Blob::of(b"x"), "3").starts_with("clawmux.blob.2d711642"));
         assert!(subjects.blob(&Blob::of(b"x"), "3").ends_with("4881.3"));
         assert_eq!(subjects.slots().stream(), "KV_clawmux_slots");

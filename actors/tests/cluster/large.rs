@@ -137,7 +137,10 @@ async fn a_part_that_is_missing_or_damaged_holds_a_replica_up_until_it_is_there(
     assert_eq!(other.says().await["applied"], before, "it is not passed over");
     let fault = other.says().await["fault"].to_string();
     let record = format!("record {} of the log", before + 1);
-    assert!([&*record, "the blob ", "clawmux cluster rebuild"].iter().all(|word| fault.contains(word)), "{fault}");
+    assert!(
+        [&*record, "the blob ", "clawmux cluster rebuild"].iter().all(|word| fault.contains(word)),
+        "{fault}"
+    );
 
     context.publish(parts[1].clone(), part).await.unwrap().await.unwrap();
     other.until("the whole log", |says| says["applied"].as_u64() >= Some(last)).await;
@@ -178,5 +181,17 @@ async fn a_record_whose_parts_have_no_room_is_refused_and_holds_nothing_up() {
     assert!(refused.message.contains("raise the limit"), "{refused}");
     assert_eq!(parts(&server).await, Vec::<String>::new());
     daemon.append(&key("x"), vec![with_files(1, "r", &[1])]).await.unwrap();
+    daemon.end().await;
+}
+
+#[actix::test]
+async fn a_cluster_that_has_no_room_for_blobs_yet_gets_it_with_the_next_daemon() {
+    let Some(server) = NatsServer::start() else { return };
+    let daemon = Daemon::start(&server, "a").await;
+    let context = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+    context.delete_stream("test_BLOBS").await.unwrap();
+    let home = daemon.end().await;
+    let daemon = Daemon::start_in(&server, "a", home).await;
+    daemon.append(&key("x"), vec![with_files(1, "r", &[2])]).await.unwrap();
     daemon.end().await;
 }

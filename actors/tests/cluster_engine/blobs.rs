@@ -27,7 +27,10 @@ fn two_who_write_one_blob_at_once_write_the_same() {
         let (first, second) = join(one.put_blob(&content, None), two.put_blob(&content, None)).await;
         let blob = first.unwrap();
         assert_eq!((Some(blob), blob), (second.ok(), Blob::of(&content)));
-        assert_eq!(join(one.read_blob(&blob), two.read_blob(&blob)).await, (Ok(content.clone()), Ok(content.clone())));
+        assert_eq!(
+            join(one.read_blob(&blob), two.read_blob(&blob)).await,
+            (Ok(content.clone()), Ok(content.clone()))
+        );
         // Once more, and it is the same still.
         assert_eq!(two.put_blob(&content, None).await, Ok(blob));
         assert_eq!(one.read_blob(&blob).await, Ok(content));
