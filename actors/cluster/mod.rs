@@ -21,7 +21,8 @@
 //! | `large` | records that are too large for the log |
 //! | `sessions` | tells this daemon's sessions what becomes of slots, and where each is written |
 //! | [`remote`] | the other daemons, for this one's sessions |
-//! | [`peers`] | what other daemons ask about this one's sessions |
+//! | [`peers`] | what other daemons ask about this one's sessions and files |
+//! | `files` | bytes of files that other daemons have |
 //!
 //! A session is written by the owner of its slot: a change of one that another daemon owns is refused, its orders go
 //! there. What is kept beside sessions (a table) is owned by nobody: every daemon writes it, once it has joined, and its
@@ -33,6 +34,7 @@
 
 pub mod beginning;
 pub mod engine;
+mod files;
 pub(crate) mod joining;
 mod large;
 pub mod peers;

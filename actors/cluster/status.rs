@@ -169,6 +169,11 @@ impl Outlook {
         self.heard.insert(node, peer);
     }
 
+    /// The other nodes that were heard.
+    pub(super) fn others(&self) -> Vec<NodeName> {
+        self.heard.keys().cloned().collect()
+    }
+
     fn is_at(&mut self, place: u64, digest: Digest) {
         if self.places.back().is_none_or(|(last, _)| *last != place) {
             self.places.push_back((place, digest));

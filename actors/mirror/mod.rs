@@ -44,7 +44,8 @@ use crate::runtime::clock;
 use crate::runtime::deliver::More;
 use crate::runtime::observe::{Observe, Observed};
 use crate::session::{
-    Audience, Down, Drain, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers, read_row, serve,
+    Audience, Down, Drain, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers,
+    read_row, serve,
 };
 use crate::store::{AskedBy, ReadEvents, ReadRow, SessionChanged};
 use remote::{Place, Remote, Unanswered};
@@ -484,7 +485,7 @@ impl Mirror {
                 asker.reply(Ok(Reply::Approval(ApprovalReply::Decided(decided))));
             }
             (Answer::Failed(error), _) => asker.reply(Err(error)),
-            (Answer::Follows(_) | Answer::Elsewhere, _) => {
+            (Answer::Follows(_) | Answer::Elsewhere | Answer::Piece(_), _) => {
                 asker.reply(Err(ErrorCode::Internal.error("another daemon answered something else")));
             }
         }

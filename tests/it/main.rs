@@ -27,6 +27,8 @@ mod cluster;
 #[cfg(feature = "nats")]
 mod cluster_commands;
 #[cfg(feature = "nats")]
+mod cluster_files;
+#[cfg(feature = "nats")]
 mod cluster_large;
 #[cfg(feature = "nats")]
 mod cluster_sessions;
