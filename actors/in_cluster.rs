@@ -7,6 +7,7 @@ use actix::{Addr, ArbiterHandle, Message, Recipient};
 use clawmux_core::daemon::cluster::{GetClusterStatus, HandOver, ListSlots};
 use clawmux_core::error::{Error, ErrorCode};
 
+use crate::files::Elsewhere;
 use crate::mirror::remote::{Attend, Remote};
 use crate::runtime::ask::Typed;
 use crate::runtime::lane::Lanes;
@@ -37,6 +38,8 @@ pub struct InCluster {
     pub hand_over: Recipient<Typed<HandOver>>,
     /// The other daemons, for this one's sessions.
     pub remote: Arc<dyn Remote>,
+    /// The same, for its files.
+    pub files: Arc<dyn Elsewhere>,
     /// The runs that are in lanes, by its log.
     pub lanes: Lanes,
     pub(crate) attend: Recipient<Attend>,

@@ -34,7 +34,7 @@ pub enum Step {
     Planned(u64),
     /// The base is there as a file.
     Copied(u64),
-    /// The log and the buckets are made.
+    /// The log, the blobs and the buckets are made.
     Made,
     /// So many bytes of so many are published.
     Published(u64, u64),

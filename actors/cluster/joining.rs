@@ -86,6 +86,7 @@ async fn open_on(arbiter: &ArbiterHandle, config: &config::Cluster, path: PathBu
         hand_over: cluster.clone().recipient(),
         attend: cluster.clone().recipient(),
         depart: cluster.recipient(),
+        files: Arc::new(remote.clone()),
         remote: Arc::new(remote),
         lanes,
         arbiter: arbiter.clone(),

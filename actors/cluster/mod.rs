@@ -18,9 +18,11 @@
 //! | `joining` | how a daemon comes to take part |
 //! | `status` | how it is, and whether anything can be written |
 //! | `writing` | what is to be written under one subject, in order |
+//! | `large` | records that are too large for the log |
 //! | `sessions` | tells this daemon's sessions what becomes of slots, and where each is written |
 //! | [`remote`] | the other daemons, for this one's sessions |
-//! | [`peers`] | what other daemons ask about this one's sessions |
+//! | [`peers`] | what other daemons ask about this one's sessions and files |
+//! | `files` | bytes of files that other daemons have |
 //!
 //! A session is written by the owner of its slot: a change of one that another daemon owns is refused, its orders go
 //! there. What is kept beside sessions (a table) is owned by nobody: every daemon writes it, once it has joined, and its
@@ -32,7 +34,9 @@
 
 pub mod beginning;
 pub mod engine;
+mod files;
 pub(crate) mod joining;
+mod large;
 pub mod peers;
 pub mod remote;
 mod sessions;
@@ -57,7 +61,7 @@ use clawmux_core::replica::{Record, Subject, Write};
 use futures::StreamExt as _;
 use serde_json::json;
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::runtime::ask::ask;
 use crate::runtime::awaited::{Awaited, Awaits};
@@ -69,6 +73,7 @@ use crate::store::{
     Submission,
 };
 use engine::{Beat, Engine, Published, RECORD_BYTES_MAX};
+use large::{LARGE_BYTES_MAX, Reads, Whole, completed};
 use status::Outlook;
 use writing::{Answer, Stage, Waiting, What, Writing};
 
@@ -130,6 +135,8 @@ pub struct Cluster {
     /// The replica is whole once it has this record; none where it was, or where that is not known yet.
     catches_up_to: Option<u64>,
     following: Option<SpawnHandle>,
+    /// What is read of records that are not in the log as a whole.
+    reads: Reads,
     stalled: HashSet<Subject>,
     /// The same as `applied`, for those who wait for it.
     progress: watch::Sender<u64>,
@@ -163,12 +170,15 @@ struct Followed {
     position: u64,
     stamp: Option<Stamp>,
     record: Bytes,
+    _room: OwnedSemaphorePermit,
 }
 
 /// Why a record was not applied.
 enum NotFed {
     /// It did not come.
     Log(String),
+    /// What its envelope stands for is not there.
+    Blob(String),
     /// The store could not, or did not say in time.
     Store(String),
 }
@@ -212,6 +222,7 @@ impl Cluster {
                 applied: 0,
                 catches_up_to: None,
                 following: None,
+                reads: Reads::default(),
                 stalled: HashSet::new(),
                 progress: watch::Sender::default(),
                 peers: None,
@@ -347,16 +358,17 @@ impl Cluster {
                     };
                     writing.is_append = is_append;
                     match (Record { stamp, write }).to_bytes() {
-                        Ok(record) if record.len() > RECORD_BYTES_MAX => {
+                        Ok(record) if record.len() > LARGE_BYTES_MAX => {
                             writing.failed();
                             answer.one_is(Err(too_large(record.len())))
                         }
                         Ok(record) => {
-                            writing.in_flight = Some((stamp, answer));
-                            let has_guard = guard.is_some();
+                            (writing.in_flight, writing.blob) = (Some((stamp, answer)), None);
                             writing.guard = guard;
-                            let append = News::Append { id, record: record.into(), has_guard };
-                            self.tell(subject, append, ctx);
+                            match record.len() > RECORD_BYTES_MAX {
+                                true => self.write_in_parts(subject, stamp, record.into()),
+                                false => self.append(subject, stamp, record.into(), ctx),
+                            }
                         }
                         Err(error) => answer.one_is(Err(error)),
                     }
@@ -368,6 +380,13 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Has the record that is on its way under this subject be written into the log.
+    fn append(&mut self, subject: &Subject, stamp: Stamp, record: Bytes, ctx: &mut Context<Self>) {
+        let Some(writing) = self.writings.get(subject) else { return };
+        let has_guard = writing.guard.is_some();
+        self.tell(subject, News::Append { id: stamp.record, record, has_guard }, ctx);
     }
 
     /// Under which token a subject can be written now.
@@ -541,6 +560,7 @@ impl Cluster {
                 {
                     writing.failed();
                     answer.one_is(Err(away("another daemon of the cluster owns it now: try again")));
+                    writing.blob.take().into_iter().for_each(|blob| self.remove_blob(blob));
                 }
             }
             Deed::Taken(id) => {
@@ -548,6 +568,7 @@ impl Cluster {
                 {
                     writing.failed();
                     answer.fails();
+                    writing.blob.take().into_iter().for_each(|blob| self.remove_blob(blob));
                     self.taken(answer);
                 }
                 self.proceed(subject, ctx);
@@ -615,6 +636,9 @@ impl Cluster {
 
     /// The store has the log up to here.
     fn progressed(&mut self, applied: u64, ctx: &mut Context<Self>) {
+        if applied > self.applied {
+            self.outlook.goes_on();
+        }
         self.applied = self.applied.max(applied);
         self.progress.send_replace(self.applied);
         self.look_whether_whole(ctx);
@@ -799,12 +823,17 @@ fn now_ms() -> u64 {
 }
 
 fn too_large(bytes: usize) -> Error {
-    let why = format!("it is a record of {bytes} bytes, and the log of a cluster takes {RECORD_BYTES_MAX}");
+    let why = format!("it is a record of {bytes} bytes, and a cluster takes {LARGE_BYTES_MAX}");
     ErrorCode::TooLarge.error(why)
 }
 
 fn away(why: &str) -> Error {
     ErrorCode::Unavailable.error(why)
+}
+
+/// Whether a stream has no room, by what the servers said.
+fn is_full(why: &str) -> bool {
+    why.contains("maximum bytes")
 }
 
 impl Awaits for Cluster {
@@ -856,22 +885,26 @@ impl Handler<Follow> for Cluster {
                 }
                 cluster.progressed(applied, ctx);
                 let (store, mut after) = (cluster.store.clone(), applied);
-                let fed = records.map(move |record| {
-                    let replayed = record.map(|record| {
+                let records = completed(Rc::clone(&cluster.engine), records, cluster.reads.clone());
+                let fed = records.map(move |whole| {
+                    let replayed = whole.map(|whole| {
+                        let content = whole.content();
+                        let Whole { record, whole, room } = whole;
                         let position = record.sequence.0;
                         let followed = Followed {
                             subject: record.subject.clone(),
                             position,
                             stamp: Record::stamp_of(&record.record),
-                            record: record.record.clone(),
+                            record: content,
+                            _room: room,
                         };
-                        let replay =
-                            Replay { position, after, subject: record.subject, record: record.record };
+                        let (subject, record) = (record.subject, record.record);
+                        let replay = Replay { position, after, subject, record, whole };
                         after = position;
                         (followed, store.send(replay))
                     });
                     async move {
-                        let (followed, replayed) = replayed.map_err(|why| NotFed::Log(why.to_string()))?;
+                        let (followed, replayed) = replayed?;
                         match replayed.await {
                             Ok(Ok(outcome)) => Ok((followed, outcome)),
                             Ok(Err(error)) => Err(NotFed::Store(error.message)),
@@ -895,6 +928,12 @@ impl StreamHandler<Fed> for Cluster {
             Ok((followed, outcome)) => self.fed(followed, outcome, ctx),
             Err(NotFed::Log(why)) => {
                 tracing::warn!(why, "cluster: the log is followed anew");
+                self.follow_later(ctx);
+            }
+            Err(NotFed::Blob(why)) => {
+                if self.outlook.is_held_up(&why) {
+                    tracing::error!(why, "cluster: the store can't go on with the log; it is tried again");
+                }
                 self.follow_later(ctx);
             }
             Err(NotFed::Store(why)) => {

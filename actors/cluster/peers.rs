@@ -1,4 +1,4 @@
-//! `Peers`: what other daemons ask about the sessions of this one.
+//! `Peers`: what other daemons ask about the sessions and the files of this one.
 //!
 //! Orders go the road of all: to the supervisor, and what the session answers goes back. As long as a daemon listens to
 //! a session, `Peers` follows it like a client and says its text to all who hear it; what is settled they have from the
@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use super::engine::{Question, ReplyTo};
 use super::remote::ToOthers;
+use crate::files::ReadHere;
 use crate::mirror::PassedOn;
 use crate::mirror::remote::Place;
 use crate::runtime::awaited::{Awaited, Awaits};
@@ -55,6 +56,7 @@ pub struct Peers {
     me: NodeName,
     others: ToOthers,
     sessions: Recipient<PassedOn>,
+    files: Recipient<ReadHere>,
     client: Option<Client>,
     last_ticket: AtomicU64,
     /// What was asked about sessions of which it is being found out whether they are here.
@@ -81,14 +83,20 @@ struct Feed {
 }
 
 impl Peers {
-    /// Answers for this node; orders go to `sessions`.
-    pub fn start(me: NodeName, others: ToOthers, sessions: Recipient<PassedOn>) -> Addr<Self> {
+    /// Answers for this node; orders go to `sessions`, `files` has the bytes of files.
+    pub fn start(
+        me: NodeName,
+        others: ToOthers,
+        sessions: Recipient<PassedOn>,
+        files: Recipient<ReadHere>,
+    ) -> Addr<Self> {
         Self::create(|ctx| {
             ctx.set_mailbox_capacity(MAILBOX);
             Self {
                 me,
                 others,
                 sessions,
+                files,
                 client: None,
                 last_ticket: AtomicU64::new(0),
                 located: HashMap::new(),
@@ -147,8 +155,26 @@ impl Peers {
                     self.order(ticket, *ordered);
                 }
                 (Ok(Place::Here), Ask::Follow(session, after)) => self.follow(session, after, reply),
+                (Ok(Place::Here), Ask::Piece(..)) => self.answer(reply, Answer::Elsewhere),
             }
         }
+    }
+
+    /// Answers with bytes of a file, where they are here.
+    fn read_here(&mut self, asked: ReadHere, reply: ReplyTo) {
+        self.waiting += 1;
+        self.awaited.add(self.files.send(asked), |peers, read, _| {
+            peers.waiting -= 1;
+            peers.answer(
+                reply,
+                match read {
+                    Ok(Ok(Some(bytes))) => Answer::Piece(bytes),
+                    Ok(Ok(None)) => Answer::Elsewhere,
+                    Ok(Err(error)) => Answer::Failed(error),
+                    Err(_) => Answer::Failed(ErrorCode::Unavailable.error("the files can't be asked")),
+                },
+            );
+        });
     }
 
     /// Sends an order to its session.
@@ -287,7 +313,8 @@ impl Actor for Peers {
 
 impl StreamHandler<Question> for Peers {
     fn handle(&mut self, Question { asked, reply }: Question, _: &mut Self::Context) {
-        let ask = match Ask::from_bytes(&asked) {
+        let asked = asked.map_err(|why| ErrorCode::Unavailable.error(why));
+        let ask = match asked.and_then(|asked| Ask::from_bytes(&asked)) {
             Ok(ask) => ask,
             Err(error) => {
                 tracing::warn!(%error, "cluster: another daemon asks what can't be read");
@@ -301,6 +328,10 @@ impl StreamHandler<Question> for Peers {
         let session = match &ask {
             Ask::Order(ordered) => ordered.session.clone(),
             Ask::Follow(session, _) => session.clone(),
+            Ask::Piece(file, offset, bytes_max) => {
+                let (file, offset, bytes_max) = (*file, *offset, *bytes_max);
+                return self.read_here(ReadHere { file, offset, bytes_max }, reply);
+            }
         };
         self.waiting += 1;
         if let Some(located) = self.located.get_mut(&session) {

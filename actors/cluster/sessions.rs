@@ -261,8 +261,9 @@ impl Handler<GetRemote> for Cluster {
 impl Handler<Attend> for Cluster {
     type Result = ();
 
-    fn handle(&mut self, Attend { sessions, orders, leader }: Attend, ctx: &mut Self::Context) {
-        self.peers = Some(Peers::start(self.settings.node.clone(), self.to_others(ctx), orders));
+    fn handle(&mut self, attend: Attend, ctx: &mut Self::Context) {
+        let Attend { sessions, orders, files, leader } = attend;
+        self.peers = Some(Peers::start(self.settings.node.clone(), self.to_others(ctx), orders, files));
         (self.sessions.told, self.sessions.leader) = (Some(sessions), Some(leader));
         for slot in Slot::all().filter(|slot| self.ownership.token(*slot).is_some()) {
             self.sessions.gained(slot);

@@ -23,7 +23,7 @@ use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
 use super::engine::{Beat, Extent, HandOverAsked, LogServers, Node};
-use super::{Cluster, Leave, now_ms};
+use super::{Cluster, Leave, is_full, now_ms};
 use crate::in_cluster::Depart;
 use crate::runtime::clock;
 use crate::store::{LogWriter, ReadPosition};
@@ -67,6 +67,8 @@ pub(super) struct Outlook {
     followed: (u64, u64),
     /// When the log was last followed anew because of that.
     begun_anew_ms: u64,
+    /// Why the store can't go on with the log.
+    held_up: Option<String>,
     /// Places at which this store was, the latest last.
     places: VecDeque<(u64, Digest)>,
     /// The other nodes, as they were heard.
@@ -114,6 +116,16 @@ impl Outlook {
         self.unknown = Some(why.to_owned());
     }
 
+    /// The store can't go on with the log, for this reason; says whether that is new.
+    pub(super) fn is_held_up(&mut self, why: &str) -> bool {
+        self.held_up.replace(why.to_owned()).is_none_or(|before| before != why)
+    }
+
+    /// The store goes on with the log.
+    pub(super) fn goes_on(&mut self) {
+        self.held_up = None;
+    }
+
     /// A slot was gained.
     pub(super) fn gained(&mut self) {
         self.gained += 1;
@@ -155,6 +167,11 @@ impl Outlook {
             agrees: if before == Some(false) { before } else { agrees.or(before) },
         };
         self.heard.insert(node, peer);
+    }
+
+    /// The other nodes that were heard.
+    pub(super) fn others(&self) -> Vec<NodeName> {
+        self.heard.keys().cloned().collect()
     }
 
     fn is_at(&mut self, place: u64, digest: Digest) {
@@ -241,7 +258,7 @@ impl Cluster {
     /// Begins with the log anew where records are there and none comes.
     fn follow_anew_if_still(&mut self, ctx: &mut Context<Self>) {
         let (now, (at, since)) = (now_ms(), self.outlook.followed);
-        let is_still = now.saturating_sub(since) >= STILL_MS && at == self.applied;
+        let is_still = now.saturating_sub(since) >= STILL_MS && at == self.applied && !self.reads.any();
         if is_still && now.saturating_sub(self.outlook.begun_anew_ms) >= STILL_MS {
             self.outlook.begun_anew_ms = now;
             tracing::warn!(at, "cluster: the log goes on and nothing of it comes: it is followed anew");
@@ -269,13 +286,18 @@ impl Cluster {
 
     /// Why nothing can be written; none where it can, or where that is not known yet.
     fn why_nothing_can_be_written(&self, now: u64) -> Option<Error> {
-        let Outlook { log, silent, unknown, answered_ms, acked_ms, followed, .. } = &self.outlook;
+        let Outlook { log, silent, unknown, answered_ms, acked_ms, followed, held_up, .. } = &self.outlook;
         let is_long_ago = |at: u64| now.saturating_sub(at) >= STALL_MS;
         let because = |why: &Option<String>| why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let why = if is_long_ago(*answered_ms) {
             format!("the log of the cluster can't be reached{}", because(silent))
+        } else if let Some(why) = held_up {
+            format!(
+                "the store does not follow the log of the cluster: {why}; where that is lost, `clawmux cluster \
+                 rebuild` on the node whose store is furthest begins another log"
+            )
         } else if !self.stalled.is_empty() && is_long_ago(*acked_ms) {
-            let is_full = unknown.as_ref().is_some_and(|why| why.contains("maximum bytes"));
+            let is_full = unknown.as_ref().is_some_and(|why| is_full(why));
             let remedy = if is_full { ": raise the limit of its stream with `nats stream edit`" } else { "" };
             format!("the log of the cluster can't be written{}{remedy}", because(unknown))
         } else if is_long_ago(followed.1) {

@@ -15,7 +15,7 @@ use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::spoken::{Part, Spoken};
-use clawmux_core::replica::{Guard, Write};
+use clawmux_core::replica::{Blob, Guard, Write};
 use tokio::sync::oneshot;
 
 use crate::store::{Counted, Submission, Submitted};
@@ -30,6 +30,8 @@ pub(super) struct Writing {
     pub(super) queue: VecDeque<Waiting>,
     /// The record that is on its way, and who waits for it.
     pub(super) in_flight: Option<(Stamp, Answer)>,
+    /// The blob that it is, where it is too large for the log.
+    pub(super) blob: Option<Blob>,
     /// Whether that is, or was at last, events of a session.
     pub(super) is_append: bool,
     /// The guard of its key.
@@ -75,6 +77,7 @@ impl Writing {
             stage: Stage::Asleep,
             queue: VecDeque::new(),
             in_flight: None,
+            blob: None,
             is_append: false,
             guard: None,
             begun: 0,

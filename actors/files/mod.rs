@@ -18,12 +18,14 @@
 //! start.
 //!
 //! In a cluster the daemon where an upload was begun goes on with it, and every daemon counts against the quota what it
-//! had at its start and what was put with it since.
+//! had at its start and what was put with it since. The bytes stay there; other daemons ask for them when somebody
+//! reads them ([`elsewhere`](Elsewhere)).
 //!
 //! Deliberately absent: files of the store's backups. A copy of the store names files whose bytes it
 //! does not have.
 
 mod allowance;
+mod elsewhere;
 mod local_files;
 mod pool;
 mod reading;
@@ -50,6 +52,7 @@ use clawmux_core::request::reply::Reply;
 use serde_json::json;
 
 use self::allowance::Allowance;
+pub use self::elsewhere::{Elsewhere, ReadHere};
 pub use self::local_files::{Enclose, Look, SetRoots};
 use self::pool::Pool;
 pub use self::reading::Collect;
@@ -62,7 +65,7 @@ use crate::runtime::deliver::Asker;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{
-    FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, Store, WriteFile,
+    FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, Store, WriteFile, watch,
 };
 
 /// Requests that may wait.
@@ -90,6 +93,8 @@ pub struct FilesSetup {
     pub upload_life: Duration,
     /// Folders that files which are named by their path may be in.
     pub attachment_roots: Vec<PathBuf>,
+    /// The other daemons, in a cluster.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
 }
 
 /// The files of clients.
@@ -102,6 +107,8 @@ pub struct Files {
     /// Finished files that are being removed.
     removing: HashSet<FileId>,
     opened: HashMap<FileId, Opened>,
+    /// Whether other daemons changed something since the folder was tidied.
+    is_changed_elsewhere: bool,
     removed_total: u64,
     expired_total: u64,
     swept_total: u64,
@@ -158,6 +165,7 @@ impl Files {
             uploads: HashMap::new(),
             removing: HashSet::new(),
             opened: HashMap::new(),
+            is_changed_elsewhere: false,
             removed_total: 0,
             expired_total: 0,
             swept_total: 0,
@@ -302,9 +310,13 @@ impl Files {
         }));
     }
 
-    /// Closes what is not used, and gives up what does not grow.
+    /// Closes what is not used, gives up what does not grow, and removes what other daemons did.
     fn look(&mut self, ctx: &mut Context<Self>) {
         let now = clock::now();
+        if std::mem::take(&mut self.is_changed_elsewhere) {
+            self.opened.clear();
+            self.sweep(ctx);
+        }
         self.opened.retain(|_, opened| now.since(opened.used) < OPEN_LIFE);
         let mut old = Vec::new();
         for (id, upload) in &mut self.uploads {
@@ -375,6 +387,8 @@ impl Actor for Files {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
         ctx.run_interval(LOOK, Self::look);
+        let store = self.setup.store.clone();
+        watch(&store, "files", self, ctx);
         self.look(ctx);
         self.sweep(ctx);
     }

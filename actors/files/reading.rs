@@ -1,7 +1,10 @@
-//! Bytes of finished files: a piece at a time for who gets one, whole for a prompt that names some.
+//! Bytes of finished files: a piece at a time for who gets one, whole for a prompt that names some. What is not on the
+//! disk here is asked of the other daemons of a cluster.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,6 +19,7 @@ use clawmux_core::prompt::attachment::{
 };
 use clawmux_core::time::Timestamp;
 
+use super::elsewhere::{piece_of, whole};
 use super::writing::failed;
 use super::{Files, clock};
 use crate::runtime::deliver::Asker;
@@ -70,20 +74,32 @@ impl Files {
         }
         let found = self.find(what, &principal);
         let (folder, pool) = (self.setup.folder.clone(), self.pool.clone());
+        let elsewhere = self.setup.elsewhere.clone();
         let opened = async move {
             let row = found.await.and_then(finished)?;
             let path = folder.join(row.id.to_string());
             let opened = pool.run(move || File::open(&path))?.await;
-            match opened {
-                Ok(Ok(file)) => Ok(Opened { row, file: Arc::new(file), used: clock::now() }),
-                Ok(Err(error)) => Err(lost(&row, &failed(&error).message)),
-                Err(_) => Err(ErrorCode::Internal.error("the file was not opened")),
+            match (opened, elsewhere) {
+                (Ok(Ok(file)), _) => {
+                    Ok(Found::Here(Opened { row, file: Arc::new(file), used: clock::now() }))
+                }
+                (Ok(Err(error)), Some(elsewhere)) if error.kind() == ErrorKind::NotFound => {
+                    left(&row, offset)?;
+                    let data = piece_of(&*elsewhere, &row, offset, bytes_max).await?;
+                    Ok(Found::Elsewhere(Piece { file: row, data }))
+                }
+                (Ok(Err(error)), _) => Err(lost(&row, &failed(&error).message)),
+                (Err(_), _) => Err(ErrorCode::Internal.error("the file was not opened")),
             }
         };
         ctx.spawn(opened.into_actor(self).map(move |opened, files, ctx| match opened {
             // Removed meanwhile.
             Ok(_) if files.removing.contains(&id) => asker.reply(Err(super::no_such(what))),
-            Ok(opened) => {
+            Ok(Found::Elsewhere(piece)) => {
+                files.figures.read_bytes.fetch_add(piece.data.len() as u64, Relaxed);
+                asker.reply(Ok(FileReply::Piece(Box::new(piece)).into()));
+            }
+            Ok(Found::Here(opened)) => {
                 if files.opened.len() >= OPENED_MAX
                     && let Some(oldest) = files.opened.iter().min_by_key(|(_, opened)| opened.used)
                 {
@@ -98,12 +114,24 @@ impl Files {
     }
 }
 
-/// Bytes of a file from an offset on.
-fn piece(file: &File, row: &FileRow, offset: u64, bytes_max: usize) -> Result<Bytes, Error> {
-    let Some(left) = row.size.checked_sub(offset) else {
+/// Where the bytes of a file are.
+enum Found {
+    Here(Opened),
+    /// What was asked for of it, from another daemon.
+    Elsewhere(Piece),
+}
+
+/// How many bytes a file has from an offset on.
+fn left(row: &FileRow, offset: u64) -> Result<u64, Error> {
+    row.size.checked_sub(offset).ok_or_else(|| {
         let why = format!("file {} has {} bytes, none from {offset} on", row.id, row.size);
-        return Err(ErrorCode::InvalidRequest.error(why).with(Detail::Received(row.size)));
-    };
+        ErrorCode::InvalidRequest.error(why).with(Detail::Received(row.size))
+    })
+}
+
+/// Bytes of a file from an offset on.
+pub(super) fn piece(file: &File, row: &FileRow, offset: u64, bytes_max: usize) -> Result<Bytes, Error> {
+    let left = left(row, offset)?;
     let mut data = vec![0; usize::try_from(left).unwrap_or(usize::MAX).min(bytes_max)];
     file.read_exact_at(&mut data, offset).map_err(|error| lost(row, &failed(&error).message))?;
     Ok(data.into())
@@ -119,7 +147,7 @@ fn unfinished(row: &FileRow) -> Error {
 }
 
 /// What the store knows of is not on the disk.
-fn lost(row: &FileRow, why: &str) -> Error {
+pub(super) fn lost(row: &FileRow, why: &str) -> Error {
     tracing::error!(file = %row.id, why, "the bytes of a file are gone");
     ErrorCode::Internal.error(format!("the bytes of file {} can't be read", row.id))
 }
@@ -134,6 +162,7 @@ impl Handler<Collect> for Files {
         }
         let found: Vec<_> = files.into_iter().map(|id| self.find(FileRef::File(id), &principal)).collect();
         let (folder, pool) = (self.setup.folder.clone(), self.pool.clone());
+        let elsewhere = self.setup.elsewhere.clone();
         Box::pin(async move {
             let mut rows = Vec::new();
             let mut bytes = 0;
@@ -150,20 +179,31 @@ impl Handler<Collect> for Files {
                 }
                 rows.push(row);
             }
-            let read = move || {
-                rows.iter()
-                    .map(|row| {
-                        let data = File::open(folder.join(row.id.to_string()))
-                            .map_err(|error| lost(row, &failed(&error).message))
-                            .and_then(|file| piece(&file, row, 0, ATTACHMENT_BYTES_MAX))?;
-                        Attachment::new(row.about.name.as_deref(), row.about.media_type.as_deref(), data)
-                    })
-                    .collect::<Result<Vec<_>, _>>()
-            };
+            let read =
+                move || rows.into_iter().map(|row| (read_whole(&folder, &row), row)).collect::<Vec<_>>();
             let read = pool.run(read)?.await;
-            let read = read.map_err(|_| ErrorCode::Internal.error("the attachments were not read"))??;
-            attachment::check(&read)?;
-            Ok(read)
+            let read = read.map_err(|_| ErrorCode::Internal.error("the attachments were not read"))?;
+            let mut attachments = Vec::with_capacity(read.len());
+            for (data, row) in read {
+                let data = match (data?, &elsewhere) {
+                    (Some(data), _) => data,
+                    (None, Some(elsewhere)) => whole(&**elsewhere, &row).await?,
+                    (None, None) => return Err(lost(&row, "it is not there")),
+                };
+                let about = &row.about;
+                attachments.push(Attachment::new(about.name.as_deref(), about.media_type.as_deref(), data)?);
+            }
+            attachment::check(&attachments)?;
+            Ok(attachments)
         })
+    }
+}
+
+/// All bytes of a file; none where it is not on the disk.
+fn read_whole(folder: &Path, row: &FileRow) -> Result<Option<Bytes>, Error> {
+    match File::open(folder.join(row.id.to_string())) {
+        Ok(file) => piece(&file, row, 0, ATTACHMENT_BYTES_MAX).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(lost(row, &failed(&error).message)),
     }
 }

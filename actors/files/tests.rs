@@ -50,6 +50,7 @@ impl World {
             quota_bytes,
             upload_life,
             attachment_roots: Vec::new(),
+            elsewhere: None,
         };
         let files = Files::open(setup).await.unwrap().start();
         files.send(Observe).await.unwrap();

@@ -334,6 +334,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         quota_bytes: config.limits.file_quota_bytes,
         upload_life: files::UPLOAD_LIFE,
         attachment_roots: config.files.attachment_roots.clone(),
+        elsewhere: cluster.as_ref().map(|cluster| cluster.files.clone()),
     })
     .await?
     .start();
@@ -516,7 +517,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let (fail, failed) = oneshot::channel();
     let running = Arc::new(Swappable::new(config.clone()));
     let (changed_by, chosen_by) = (configuration.clone(), providers.clone());
-    let taking_part = cluster.clone().map(|cluster| (cluster, sessions.clone()));
+    let taking_part = cluster.clone().map(|cluster| (cluster, sessions.clone(), files.clone()));
     let gateway = Gateway {
         setup,
         config: running.clone(),
@@ -553,10 +554,15 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         stopping: false,
     }
     .start();
-    if let Some((cluster, sessions)) = taking_part {
+    if let Some((cluster, sessions, files)) = taking_part {
         let leader = gateway.downgrade().recipient();
         cluster
-            .attend(Attend { sessions: sessions.clone().recipient(), orders: sessions.recipient(), leader })
+            .attend(Attend {
+                sessions: sessions.clone().recipient(),
+                orders: sessions.recipient(),
+                files: files.recipient(),
+                leader,
+            })
             .await;
     }
     // Not held by it, or neither would ever end.

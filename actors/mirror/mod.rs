@@ -491,7 +491,7 @@ impl Mirror {
                 asker.reply(Ok(Reply::Approval(ApprovalReply::Decided(decided))));
             }
             (Answer::Failed(error), _) => asker.reply(Err(error)),
-            (Answer::Follows(_) | Answer::Elsewhere, _) => {
+            (Answer::Follows(_) | Answer::Elsewhere | Answer::Piece(_), _) => {
                 asker.reply(Err(ErrorCode::Internal.error("another daemon answered something else")));
             }
         }

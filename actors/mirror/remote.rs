@@ -14,6 +14,7 @@ use futures::stream::BoxStream;
 use tokio::sync::oneshot;
 
 use super::PassedOn;
+use crate::files::ReadHere;
 use crate::runtime::lead::Lead;
 use crate::store::SessionChanged;
 
@@ -65,6 +66,8 @@ pub struct Attend {
     pub sessions: Recipient<SlotNews>,
     /// Who takes orders of other daemons' clients.
     pub orders: Recipient<PassedOn>,
+    /// Who has the bytes of files.
+    pub files: Recipient<ReadHere>,
     /// Who leads.
     pub leader: WeakRecipient<Lead>,
 }

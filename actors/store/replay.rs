@@ -45,7 +45,7 @@ use super::{
 /// went. Nothing is done where the store has it already.
 ///
 /// Errors: `Conflict` where it is not the next one, `Unavailable` where a later clawmux wrote it or the store can't be
-/// written; it is not applied then, nor can any later one be.
+/// written, or where it is an envelope without its record; it is not applied then, nor can any later one be.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Replayed, Error>")]
 pub struct Replay {
@@ -55,8 +55,10 @@ pub struct Replay {
     pub after: u64,
     /// What it is about, in the words of the log.
     pub subject: String,
-    /// It, as [`Record::to_bytes`] made it.
+    /// It as it is in the log: as [`Record::to_bytes`] made it, or its envelope.
     pub record: Bytes,
+    /// The record of the envelope, where that is what is in the log.
+    pub whole: Option<Bytes>,
 }
 
 /// What became of a record.
@@ -270,7 +272,8 @@ impl Change for HideText {
 
 impl Change for Replaying {
     fn bytes(&self) -> usize {
-        self.record.record.len() + self.record.subject.len()
+        let Replay { record, whole, subject, .. } = &self.record;
+        record.len() + whole.as_ref().map_or(0, Bytes::len) + subject.len()
     }
 
     fn made_by(&self) -> MadeBy<'_> {
@@ -298,7 +301,7 @@ impl Change for Replaying {
 impl Writer {
     /// Applies a record, or refuses it because it fails.
     fn replay(&mut self, live: &mut Live, record: &Replay, fails: bool) -> Result<Replayed, Failure> {
-        let Replay { position, after, subject, record: bytes } = record;
+        let Replay { position, after, subject, record: bytes, whole } = record;
         let (applied, digest): (u64, Digest) = self
             .cached("SELECT applied, digest FROM meta")?
             .query_row([], |row| Ok((row.number(0)?, row.value(1)?)))?;
@@ -315,7 +318,7 @@ impl Writer {
             .query_row([subject], |row| row.number(0))
             .optional()?;
         let highest = Token(highest.unwrap_or_default());
-        let read = Record::from_bytes(bytes);
+        let read = Record::from_bytes(whole.as_ref().unwrap_or(bytes));
         // Each has a subject of its own, which nothing follows in.
         let is_guard = matches!(&read, Ok(Record { write: Write::Guard(_), .. }));
         let is_owned = |record: &Record| is_guard || matches!(record.write.subject(), Subject::Session(_));

@@ -5,6 +5,8 @@
 
 #[path = "support/joined.rs"]
 mod joined;
+#[path = "cluster/large.rs"]
+mod large;
 #[path = "support/nats_server.rs"]
 mod nats_server;
 #[path = "support/tables.rs"]
@@ -14,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use actix::Addr;
-use clawmux_actors::cluster::engine::{Durability, EngineSettings, RECORD_BYTES_MAX};
+use clawmux_actors::cluster::engine::{Durability, EngineSettings};
 use clawmux_actors::cluster::{Cluster, ClusterSettings, Leave};
 use clawmux_actors::runtime::lane::Lanes;
 use clawmux_actors::runtime::observe::Observe;
@@ -27,6 +29,7 @@ use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::provider::usage::Usage;
+use clawmux_core::replica::blob::BLOB_BYTES_MAX;
 use clawmux_core::time::Timestamp;
 use futures::future::join_all;
 use joined::joined;
@@ -218,10 +221,10 @@ async fn one_daemon_has_the_store_that_it_would_have_alone() {
 }
 
 #[actix::test]
-async fn a_record_that_no_log_takes_is_refused_and_holds_nothing_up() {
+async fn a_record_that_no_cluster_takes_is_refused_and_holds_nothing_up() {
     let Some(server) = NatsServer::start() else { return };
     let daemon = Daemon::start(&server, "a").await;
-    let huge = Event::prompted("x".repeat(RECORD_BYTES_MAX), Owner::Admins, None);
+    let huge = Event::prompted("x".repeat(BLOB_BYTES_MAX), Owner::Admins, None);
     let refused = daemon.append(&key("x"), vec![logged(1, "r", huge)]).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::TooLarge, "{refused}");
     daemon.append(&key("x"), vec![prompt(1, "r")]).await.unwrap();

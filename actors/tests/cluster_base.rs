@@ -279,6 +279,7 @@ fn streams_of(generation: &str) -> BTreeSet<String> {
     let names = [
         "test_BASE".to_owned(),
         format!("test{generation}_LOG"),
+        format!("test{generation}_BLOBS"),
         format!("KV_test{generation}_nodes"),
         format!("KV_test{generation}_slots"),
     ];
@@ -379,7 +380,7 @@ async fn an_init_that_was_stopped_can_be_done_again() {
         assert!(home.names().iter().all(|name| !name.contains(".base")), "{:?}", home.names());
         let of_it = streams(&server).await;
         let of_it = of_it.iter().filter(|stream| stream.contains(&name));
-        assert_eq!(of_it.count(), 4, "{step:?}");
+        assert_eq!(of_it.count(), 5, "{step:?}");
         let a = home.daemon(&site, "a", Way::Follow).await;
         a.chats("new").await;
         let b = Home::new().daemon(&site, "b", Way::Take).await;

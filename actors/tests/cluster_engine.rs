@@ -3,6 +3,8 @@
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
+#[path = "cluster_engine/blobs.rs"]
+mod blobs;
 #[path = "cluster_engine/faults.rs"]
 mod faults;
 #[path = "cluster_engine/refusals.rs"]

@@ -492,7 +492,7 @@ impl Log {
             let after = log.0.last().map_or(0, |last| last.position);
             // Some places of the log are the engine's own.
             let position = after + 1 + author.dice.of(5) / 4;
-            log.0.push(Replay { position, after, subject, record: bytes.into() });
+            log.0.push(Replay { position, after, subject, record: bytes.into(), whole: None });
         }
         log
     }
@@ -624,7 +624,7 @@ async fn a_guard_that_the_log_has_forgotten_makes_no_difference() {
             stamp: Stamp { token: Token(1), record: RecordId(position) },
             write,
         });
-        Replay { position, after, subject, record: record.to_bytes().unwrap().into() }
+        Replay { position, after, subject, record: record.to_bytes().unwrap().into(), whole: None }
     };
     let guard = Guard { owner: Owner::Admins, key: "k".into(), session: key(0), run: "r".into() };
     // What they say is no matter.

@@ -12,13 +12,13 @@ use crate::support::eventually;
 use crate::support::tools::needs;
 
 /// A daemon, and its name among the nodes.
-struct Node {
-    name: &'static str,
-    daemon: Daemon,
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) daemon: Daemon,
 }
 
 /// Two daemons, each of which owns its share.
-fn pair() -> (Server, [Node; 2]) {
+pub(crate) fn pair() -> (Server, [Node; 2]) {
     let (server, config) = server();
     let a = Node { name: "a", daemon: Daemon::at(begun(&config), &config, &[]) };
     let config = config.replace("node = \"a\"", "node = \"b\"");
@@ -32,7 +32,7 @@ fn pair() -> (Server, [Node; 2]) {
 }
 
 /// Accounts whose sessions this node owns, and those of the other one: `main:websocket:NAME:main`.
-fn accounts(node: &Node) -> (Vec<String>, Vec<String>) {
+pub(crate) fn accounts(node: &Node) -> (Vec<String>, Vec<String>) {
     let all = (0..24).map(|number| format!("ada{number}"));
     all.partition(|account| {
         let key = format!("main:websocket:{account}:main");

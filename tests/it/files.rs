@@ -32,7 +32,7 @@ fn large_mib() -> usize {
 }
 
 /// A UUID as clients write it.
-fn id(number: u8) -> String {
+pub(crate) fn id(number: u8) -> String {
     format!("{number:02x}112233-4455-6677-8899-aabbccddeeff")
 }
 
@@ -58,7 +58,7 @@ fn parse(frame: &[u8]) -> (String, u8, Value, &[u8]) {
     (id, frame[1], serde_json::from_slice(&frame[22..22 + length]).unwrap(), &frame[22 + length..])
 }
 
-fn hex(digest: impl AsRef<[u8]>) -> String {
+pub(crate) fn hex(digest: impl AsRef<[u8]>) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -98,13 +98,13 @@ fn send_part(client: &mut Wundr, id: &str, from: usize, to: usize, is_all: bool)
 }
 
 /// A small file in one frame.
-fn put(client: &mut Wundr, id: &str, payload: &[u8]) -> Result<Value, Value> {
+pub(crate) fn put(client: &mut Wundr, id: &str, payload: &[u8]) -> Result<Value, Value> {
     client.send_binary(frame(id, 0, &json!({ "method": "file.upload", "filename": "a.txt" }), payload));
     client.answer(id)
 }
 
 /// A download: its digest, the answer behind it, and how many frames it had.
-fn get(client: &mut Wundr, id: &str, params: Value) -> (String, Value, usize) {
+pub(crate) fn get(client: &mut Wundr, id: &str, params: Value) -> (String, Value, usize) {
     let from = params["offset"].as_u64().unwrap_or(0);
     client.request_as(id, "file.download", params);
     let (mut hasher, mut frames, mut at) = (Sha256::new(), 0, from);

@@ -27,6 +27,10 @@ mod cluster;
 #[cfg(feature = "nats")]
 mod cluster_commands;
 #[cfg(feature = "nats")]
+mod cluster_files;
+#[cfg(feature = "nats")]
+mod cluster_large;
+#[cfg(feature = "nats")]
 mod cluster_sessions;
 mod commands;
 mod conformance;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::support::client::Client;
 use crate::support::daemon::Daemon;
 use crate::support::lines::Lines;
+use crate::support::process::peak_bytes;
 use crate::support::{TIMEOUT, eventually};
 
 const ADA: &str = "main:websocket:ada:main";
@@ -75,7 +76,7 @@ fn a_line_may_be_long_and_no_longer_and_memory_stays_bounded() {
     assert_eq!(end.len(), 2, "{end:?}");
 
     // Lines without an end, from several at once.
-    let before = peak_bytes(&daemon);
+    let before = peak_bytes(daemon.pid());
     let chunk = vec![b'x'; 1 << 16];
     let mut streams: Vec<UnixStream> = (0..8).map(|_| socket(&daemon)).collect();
     for stream in &mut streams {
@@ -85,15 +86,8 @@ fn a_line_may_be_long_and_no_longer_and_memory_stays_bounded() {
     for mut stream in streams {
         assert_eq!(rest(&mut stream)[0]["error"]["code"], -32600);
     }
-    let grown = peak_bytes(&daemon) - before;
+    let grown = peak_bytes(daemon.pid()) - before;
     assert!(grown < 64 << 20, "8 times 1 MiB were let in, and it took {grown} bytes");
-}
-
-/// The most memory it ever had.
-fn peak_bytes(daemon: &Daemon) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it runs");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a figure");
-    line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).expect("a number") * 1024
 }
 
 #[test]

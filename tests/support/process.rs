@@ -6,8 +6,17 @@ use std::time::Duration;
 
 /// Resident memory, in bytes.
 pub fn resident_bytes(pid: u32) -> usize {
+    bytes_of(pid, "VmRSS:")
+}
+
+/// The most memory it ever had, in bytes.
+pub fn peak_bytes(pid: u32) -> usize {
+    bytes_of(pid, "VmHWM:")
+}
+
+fn bytes_of(pid: u32, what: &str) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for it");
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).expect("a line for it");
     line.split_whitespace().next().and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
 }
 

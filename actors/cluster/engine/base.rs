@@ -1,13 +1,12 @@
-//! The chunks of a base: a file in parts, each a message of its own.
+//! The chunks of a base: a file in parts.
 //!
-//! A few parts are on their way at once, so that a large file needs no more memory than a small one. Each is tried
-//! again for a while: an election of the servers takes some seconds. What is read is asked of the leader, which alone
-//! knows that a part is missing, and counts once its digest is that of the manifest.
+//! A few parts are on their way at once, so that a large file needs no more memory than a small one. What is read
+//! counts once its digest is that of the manifest.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_nats::HeaderMap;
 use bytes::Bytes;
@@ -15,25 +14,13 @@ use clawmux_core::cluster::base::Manifest;
 use futures::StreamExt as _;
 use futures::stream::{self, FuturesUnordered};
 use sha2::{Digest as _, Sha256};
-use tokio::time::sleep;
 
-use super::site::{Planned, Site, last_of};
-use super::streams;
-use super::writing::put;
-use super::{ANSWER_MAX, Published};
-use crate::nats::{Unusable, one_line};
+use super::parts::{self, AHEAD_MAX, PATIENCE, Unread};
+use super::site::{Planned, Site};
+use crate::nats::Unusable;
 
 /// How large a part is.
 pub const CHUNK_BYTES: u64 = 512 * 1024;
-
-/// How many parts may be on their way.
-const AHEAD_MAX: usize = 8;
-
-/// How long a part is tried.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The pause before it is tried again.
-const PAUSE: Duration = Duration::from_millis(250);
 
 /// A file that was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,18 +76,8 @@ impl Site {
     }
 
     async fn publish_chunk(&self, subject: String, chunk: Bytes) -> Result<u64, Unusable> {
-        let begin = Instant::now();
-        loop {
-            let why = match put(&self.nats, &subject, None, chunk.clone(), HeaderMap::new()).await {
-                Published::Acked(_) => return Ok(chunk.len() as u64),
-                Published::Transient | Published::Refused => "the servers take nothing for now".to_owned(),
-                Published::Unknown(why) => why,
-            };
-            if begin.elapsed() > PATIENCE {
-                return Err(Unusable::away(format!("a part of the base can't be written: {why}")));
-            }
-            sleep(PAUSE).await;
-        }
+        let written = parts::write(&self.nats, (&subject, &HeaderMap::new()), chunk, PATIENCE).await;
+        written.map_err(|why| Unusable::away(format!("a part of the base can't be written: {why}")))
     }
 
     /// Writes the base into a file, and looks whether it is what was published. `told` hears how many bytes of how
@@ -133,38 +110,25 @@ impl Site {
     }
 
     async fn read_chunk(&self, base: &Manifest, nth: u64) -> Result<Bytes, Unusable> {
-        let (subject, begin) = (self.names.chunk(base.generation, &nth.to_string()), Instant::now());
-        loop {
-            let stream = self.nats.jetstream.get_stream_no_info(self.names.base_stream()).await;
-            let stream = stream.map_err(|error| Unusable::refused(one_line(&error)))?;
-            let why = match last_of(&stream, &subject).await {
-                Ok(Some((part, _))) if part.len() as u64 == base.bytes_of_chunk(nth) => return Ok(part),
-                Ok(Some((part, _))) => {
-                    let (has, wanted) = (part.len(), base.bytes_of_chunk(nth));
-                    return Err(damaged(&format!("part {nth} has {has} bytes, not {wanted}")));
-                }
-                Ok(None) => return Err(damaged(&format!("part {nth} of {} is missing", base.chunks()))),
-                Err(error) => error,
-            };
-            if begin.elapsed() > PATIENCE {
-                return Err(why);
-            }
-            sleep(PAUSE).await;
-        }
+        let (subject, bytes) =
+            (self.names.chunk(base.generation, &nth.to_string()), base.bytes_of_chunk(nth));
+        let stream = self.names.base_stream();
+        let read = parts::read(&self.nats, (&stream, &subject), bytes, Duration::ZERO).await;
+        read.map_err(|unread| match unread {
+            Unread::Missing => damaged(&format!("part {nth} of {} is missing", base.chunks())),
+            Unread::Sized(has) => damaged(&format!("part {nth} has {has} bytes, not {bytes}")),
+            Unread::Away(why) => Unusable::away(format!("the base of the cluster can't be read: {why}")),
+        })
     }
 
     /// Removes the chunks of a generation, where there are any.
     pub(super) async fn remove_chunks(&self, generation: u64) -> Result<(), Unusable> {
-        let Some(stream) = streams::find(&self.nats, &self.names.base_stream()).await? else {
-            return Ok(());
-        };
-        let purge = stream.purge().filter(self.names.chunk(generation, ">"));
-        let late = |_| "the servers do not answer".to_owned();
-        let purged = tokio::time::timeout(ANSWER_MAX, purge.into_future()).await.map_err(late);
-        let purged = purged.and_then(|purged| purged.map_err(|error| one_line(&error)));
-        purged
-            .map(drop)
-            .map_err(|why| Unusable::away(format!("an earlier base of the cluster can't be removed: {why}")))
+        let chunks = self.names.chunk(generation, ">");
+        let removed = parts::remove(&self.nats, &self.names.base_stream(), chunks).await;
+        removed.map_err(|Unusable { why, is_refused }| Unusable {
+            why: format!("an earlier base of the cluster can't be removed: {why}"),
+            is_refused,
+        })
     }
 }
 

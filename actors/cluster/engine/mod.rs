@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `subjects` | what everything is called |
 //! | `site` | connects, finds out which log is the present one, begins another |
+//! | `parts` | what is too large for one message, in several |
 //! | `base` | what a log begins with: parts of a file, written and read |
-//! | `streams` | makes the log and the buckets, or looks whether those that are there fit |
+//! | `blobs` | what is too large for the log, in parts beside it |
+//! | `streams` | makes the log, the blobs and the buckets, or looks whether those that are there fit |
 //! | `durability` | asks the servers whether an acknowledgement is a sync |
 //! | `writing` | publishes with the last sequence of a subject expected |
 //! | `reading` | what a subject has, whose a guard is, how far the log reaches |
@@ -27,11 +29,13 @@
 //! waits in a buffer arrives late.
 
 mod base;
+mod blobs;
 mod buckets;
 mod durability;
 mod following;
 mod handover;
 mod heartbeats;
+mod parts;
 mod peers;
 mod reading;
 mod site;
@@ -53,11 +57,12 @@ use clawmux_core::ids::SessionKey;
 use tokio::sync::Semaphore;
 
 pub use self::base::{CHUNK_BYTES, Chunked};
+pub use self::blobs::NoBlob;
 pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
 pub use self::handover::{HandOverAsked, HandOversAsked};
 pub use self::heartbeats::{Beat, Heartbeats};
-pub use self::peers::{Question, Questions, ReplyTo};
+pub use self::peers::{Question, ReplyTo};
 pub use self::reading::{Extent, LogServer, LogServers};
 pub use self::site::{Planned, Site};
 use self::subjects::Subjects;
@@ -68,7 +73,7 @@ pub use crate::nats::Unusable;
 /// How long anything may take: a publish, a read, the beginning of following.
 pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// The largest record, in bytes. Servers that take less are refused.
+/// The largest message, in bytes: what is larger is a blob. Servers that take less are refused.
 pub const RECORD_BYTES_MAX: usize = 1000 * 1000;
 
 /// Room for the headers of a record.
@@ -149,10 +154,12 @@ pub struct Engine {
     me: Arc<OnceLock<NodeName>>,
     publishes: Arc<Semaphore>,
     batches: Arc<Semaphore>,
+    /// Parts of blobs that may be on their way.
+    parts: Arc<Semaphore>,
 }
 
 impl Engine {
-    /// Connects, and looks for the log and the buckets. The connection lives on the runtime that this is called on.
+    /// Connects, and looks for the log, the blobs and the buckets. The connection lives on the runtime that this is called on.
     ///
     /// # Errors
     /// As [`Site::connect`]'s and [`Site::open`]'s.

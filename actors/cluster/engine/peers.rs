@@ -1,27 +1,35 @@
 //! Questions from node to node, and text as it is said: messages that are not stored. Any of them may be lost, late or
-//! there twice.
+//! there twice. A question or an answer that is too large for a message is a blob, which goes by itself after a while.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
-use async_nats::{Request, Subject, Subscriber};
+use async_nats::{Request, Subject};
 use bytes::Bytes;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::ids::SessionKey;
+use clawmux_core::replica::Blob;
 use futures::{Stream, StreamExt as _};
 use tokio::time::timeout;
 
-use super::{ANSWER_MAX, Engine};
+use super::{ANSWER_MAX, Engine, NoBlob, RECORD_BYTES_MAX};
 use crate::mirror::remote::Unanswered;
 use crate::nats::one_line;
+
+/// How long a blob is there for whoever is to read it.
+const KEPT: Duration = Duration::from_secs(600);
+
+/// How long one may take to be read: who asked does not wait for longer.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+
+/// Questions that are read at once.
+const READS_MAX: usize = 4;
 
 /// A question of another node.
 #[derive(Debug)]
 pub struct Question {
-    /// What is asked.
-    pub asked: Bytes,
+    /// What is asked, or why that can't be read.
+    pub asked: Result<Bytes, String>,
     /// Where the answer goes.
     pub reply: ReplyTo,
 }
@@ -30,10 +38,6 @@ pub struct Question {
 #[derive(Clone, Debug)]
 pub struct ReplyTo(Subject);
 
-/// Questions to this node, as they come, without an end.
-#[derive(Debug)]
-pub struct Questions(Subscriber);
-
 impl Engine {
     /// Asks a node, and waits for its answer for so long.
     ///
@@ -41,9 +45,10 @@ impl Engine {
     /// Why there is none.
     pub async fn ask(&self, node: &NodeName, asked: Bytes, within: Duration) -> Result<Bytes, Unanswered> {
         self.connected().map_err(Unanswered::NotAsked)?;
+        let asked = self.in_message(asked).await.map_err(Unanswered::NotAsked)?;
         let request = Request::new().payload(asked).timeout(Some(within));
         match self.nats.client.send_request(self.subjects.questions(node), request).await {
-            Ok(message) => Ok(message.payload),
+            Ok(message) => self.of_message(message.payload).await.map_err(Unanswered::Unknown),
             Err(error) => {
                 let why = one_line(&error);
                 Err(match error.kind() {
@@ -56,14 +61,22 @@ impl Engine {
         }
     }
 
-    /// Begins to hear what this node is asked.
+    /// Begins to hear what this node is asked, in the order in which it is, without an end.
     ///
     /// # Errors
     /// Where it can't be begun.
-    pub async fn questions(&self, node: &NodeName) -> Result<Questions, String> {
+    pub async fn questions(&self, node: &NodeName) -> Result<impl Stream<Item = Question> + use<>, String> {
         let subscribed = self.nats.client.subscribe(self.subjects.questions(node));
         let questions = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await;
-        questions.map(Questions).map_err(|why| format!("other nodes can't ask anything: {why}"))
+        let questions = questions.map_err(|why| format!("other nodes can't ask anything: {why}"))?;
+        let engine = self.clone();
+        // Who wants no answer asks nothing.
+        let questions = questions.filter_map(async |message| Some((message.payload, message.reply?)));
+        let read = questions.map(move |(message, reply)| {
+            let engine = engine.clone();
+            async move { Question { asked: engine.of_message(message).await, reply: ReplyTo(reply) } }
+        });
+        Ok(read.buffered(READS_MAX))
     }
 
     /// Answers a question. Whoever asked may wait no longer.
@@ -71,6 +84,7 @@ impl Engine {
     /// # Errors
     /// Where the answer can't be sent now.
     pub async fn answer(&self, to: ReplyTo, answer: Bytes) -> Result<(), String> {
+        let answer = self.in_message(answer).await?;
         self.send(to.0, answer).await
     }
 
@@ -92,27 +106,28 @@ impl Engine {
         Ok(heard.map(|message| message.payload))
     }
 
+    /// These bytes, or the blob that they are by now, where no message takes them.
+    async fn in_message(&self, bytes: Bytes) -> Result<Bytes, String> {
+        if bytes.len() <= RECORD_BYTES_MAX {
+            return Ok(bytes);
+        }
+        Ok(self.put_blob(&bytes, Some(KEPT)).await?.to_message().into())
+    }
+
+    /// The bytes that a message has, or those of the blob that it stands for.
+    async fn of_message(&self, message: Bytes) -> Result<Bytes, String> {
+        let Some(blob) = Blob::of_message(&message) else { return Ok(message) };
+        match timeout(READ_WITHIN, self.read_blob(&blob)).await {
+            Ok(read) => read.map_err(|(NoBlob::Damaged(why) | NoBlob::Away(why))| why),
+            Err(_) => Err("what is too large for a message did not come in time".to_owned()),
+        }
+    }
+
     async fn send(&self, subject: Subject, message: Bytes) -> Result<(), String> {
         self.connected()?;
         match timeout(ANSWER_MAX, self.nats.client.publish(subject, message)).await {
             Ok(sent) => sent.map_err(|error| one_line(&error)),
             Err(_) => Err("too much waits to be sent".to_owned()),
-        }
-    }
-}
-
-impl Stream for Questions {
-    type Item = Question;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            let Some(message) = ready!(Pin::new(&mut self.0).poll_next(context)) else {
-                return Poll::Ready(None);
-            };
-            // Who wants no answer asks nothing.
-            if let Some(reply) = message.reply {
-                return Poll::Ready(Some(Question { asked: message.payload, reply: ReplyTo(reply) }));
-            }
         }
     }
 }

@@ -14,21 +14,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
-use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
+use async_nats::jetstream::stream::Stream;
 use bytes::Bytes;
 use clawmux_core::cluster::base::{ClusterId, MANIFEST_BYTES_MAX, Manifest};
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::hex::hex;
 use futures::StreamExt as _;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::heartbeats::sender;
 use super::subjects::Names;
 use super::writing::put;
 use super::{
     ANSWER_MAX, BATCHES_OF_STREAM_MAX, Durability, Engine, EngineSettings, HEADER_BYTES_MAX, PUBLISHES_MAX,
-    Published, RECORD_BYTES_MAX, durability, no_answer, streams,
+    Published, RECORD_BYTES_MAX, durability, no_answer, parts, streams,
 };
 use crate::nats::{Access, Nats, Unusable, one_line, reach};
 use crate::runtime::clock;
@@ -101,7 +101,7 @@ impl Site {
         &self.settings.name
     }
 
-    /// The log and the buckets of the present generation.
+    /// The log, the blobs and the buckets of the present generation.
     ///
     /// # Errors
     /// Where there is no cluster, or where what is there can't be used: a sentence that says so and what to do.
@@ -125,6 +125,7 @@ impl Site {
             publishes: Arc::new(Semaphore::new(PUBLISHES_MAX)),
             // There are as many daemons as servers, or about that.
             batches: Arc::new(Semaphore::new(BATCHES_OF_STREAM_MAX / settings.replicas)),
+            parts: Arc::new(Semaphore::new(parts::AHEAD_MAX)),
         })
     }
 
@@ -201,7 +202,7 @@ impl Site {
         Ok(Planned { generation, before })
     }
 
-    /// Makes the log and the buckets of a generation that was planned.
+    /// Makes the log, the blobs and the buckets of a generation that was planned.
     ///
     /// # Errors
     /// Why they can't be made.
@@ -219,7 +220,16 @@ impl Site {
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(Unusable::refused("the manifest of the base is too large"));
         }
-        let stream = streams::look_for_base(&self.nats, &self.names, &self.settings).await?;
+        let begin = Instant::now();
+        let stream = loop {
+            match streams::look_for_base(&self.nats, &self.names, &self.settings).await {
+                // A question may be lost with the server that it went to.
+                Err(away) if !away.is_refused && begin.elapsed() < parts::PATIENCE => {
+                    sleep(parts::PAUSE).await;
+                }
+                found => break found?,
+            }
+        };
         let stream = stream.ok_or_else(|| Unusable::refused("the stream of the base is gone"))?;
         self.set(&stream, &self.names.manifest(), planned.before, bytes.into()).await
     }
@@ -277,17 +287,8 @@ fn planned(plan: &[u8]) -> Option<u64> {
     std::str::from_utf8(plan).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// The last message of a subject and its sequence, as the leader of the stream has it.
-pub(super) async fn last_of<Info>(
-    stream: &Stream<Info>,
-    subject: &str,
-) -> Result<Option<(Bytes, u64)>, Unusable> {
-    match timeout(ANSWER_MAX, stream.get_last_raw_message_by_subject(subject)).await {
-        Ok(Ok(message)) => Ok(Some((message.payload, message.sequence))),
-        Ok(Err(error)) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-        Ok(Err(error)) => {
-            Err(Unusable::away(format!("the base of the cluster can't be read: {}", one_line(&error))))
-        }
-        Err(_) => Err(Unusable::away(format!("the base of the cluster can't be read: {}", no_answer()))),
-    }
+/// The last message of a subject of the base and its sequence, as the leader of its stream has it.
+async fn last_of<Info>(stream: &Stream<Info>, subject: &str) -> Result<Option<(Bytes, u64)>, Unusable> {
+    let last = parts::last_of(stream, subject).await;
+    last.map_err(|why| Unusable::away(format!("the base of the cluster can't be read: {why}")))
 }

@@ -1,5 +1,6 @@
 //! The streams of a cluster: made when a generation of it begins, else looked at, since an operator may have changed
-//! them. One that is not there when it should be is not made anew: what it had is lost, and somebody has to know.
+//! them. One that is not there when it should be is not made anew: what it had is lost, and somebody has to know. Only
+//! that of the blobs is: a cluster of an earlier version has none, and which blob is missing is seen by who needs it.
 //!
 //! Settings that a record could be lost by are refused. The limit of the log's bytes is only compared and
 //! named: it may be changed while the cluster runs, and not every node is started anew for that.
@@ -21,7 +22,7 @@ use crate::nats::{Nats, Unusable, one_line};
 const CLUSTER: &str = "clawmux-cluster";
 const GENERATION: &str = "clawmux-generation";
 
-/// Looks for the log and the buckets of the generation that begins with this base.
+/// Looks for the log, the blobs and the buckets of the generation that begins with this base.
 ///
 /// # Errors
 /// Why they can't be used, or which is not there.
@@ -31,9 +32,10 @@ pub(super) async fn look(
     settings: &EngineSettings,
     base: &Manifest,
 ) -> Result<(), Unusable> {
-    let [nodes, slots, log] = wanted(subjects, settings, &base.cluster, base.generation);
+    let [nodes, slots, blobs, log] = wanted(subjects, settings, &base.cluster, base.generation);
     fitting(nats, &nodes).await?;
     fitting(nats, &slots).await?;
+    make_if_missing(nats, &blobs).await?;
     let found = fitting(nats, &log).await?;
     for (name, wanted) in &log.metadata {
         let found = found.metadata.get(name).map_or("none", String::as_str);
@@ -58,7 +60,7 @@ pub(super) async fn look(
     Ok(())
 }
 
-/// Makes the log and the buckets of a generation. What is there under their names is made anew, where the log has
+/// Makes the log, the blobs and the buckets of a generation. What is there under their names is made anew, where the log has
 /// nothing.
 ///
 /// # Errors
@@ -71,7 +73,8 @@ pub(super) async fn make(
     generation: u64,
 ) -> Result<(), Unusable> {
     let wanted = wanted(subjects, settings, cluster, generation);
-    let log = &wanted[2].name;
+    let [.., log] = &wanted;
+    let log = &log.name;
     if let Some(found) = find(nats, log).await? {
         let records = found.cached_info().state.last_sequence;
         if records > 0 {
@@ -95,15 +98,18 @@ pub(super) async fn make(
 /// # Errors
 /// Why it can't be made or used.
 pub(super) async fn make_base(nats: &Nats, names: &Names, settings: &EngineSettings) -> Result<(), Unusable> {
-    let wanted = base(names, settings);
+    make_if_missing(nats, &base(names, settings)).await
+}
+
+async fn make_if_missing(nats: &Nats, wanted: &Config) -> Result<(), Unusable> {
     if find(nats, &wanted.name).await?.is_none()
-        && let Err(error) = nats.jetstream.create_stream(&wanted).await
+        && let Err(error) = nats.jetstream.create_stream(wanted).await
         // Another node may have been faster.
         && find(nats, &wanted.name).await?.is_none()
     {
-        return Err(unmade(&wanted, &one_line(&error)));
+        return Err(unmade(wanted, &one_line(&error)));
     }
-    fitting(nats, &wanted).await.map(drop)
+    fitting(nats, wanted).await.map(drop)
 }
 
 /// The stream of the base, as it is there; none where it is not.
@@ -123,12 +129,13 @@ pub(super) async fn look_for_base(
     Ok(found)
 }
 
-/// Removes the log and the buckets of a generation, where they are there.
+/// Removes the log, the blobs and the buckets of a generation, where they are there.
 ///
 /// # Errors
 /// Why one can't be removed.
 pub(super) async fn remove_all(nats: &Nats, subjects: &Subjects) -> Result<(), Unusable> {
-    for name in [subjects.log_stream(), subjects.nodes().stream(), subjects.slots().stream()] {
+    let (nodes, slots) = (subjects.nodes().stream(), subjects.slots().stream());
+    for name in [subjects.log_stream(), subjects.blob_stream(), nodes, slots] {
         remove(nats, &name).await?;
     }
     Ok(())
@@ -171,13 +178,13 @@ fn base(names: &Names, settings: &EngineSettings) -> Config {
     }
 }
 
-/// The nodes, the slots and the log of a generation.
+/// The nodes, the slots, the blobs and the log of a generation.
 fn wanted(
     subjects: &Subjects,
     settings: &EngineSettings,
     cluster: &ClusterId,
     generation: u64,
-) -> [Config; 3] {
+) -> [Config; 4] {
     let bucket = |bucket: Bucket, description: &str| Config {
         name: bucket.stream(),
         subjects: vec![bucket.key(">")],
@@ -186,13 +193,23 @@ fn wanted(
         allow_rollup: true,
         ..common(settings)
     };
+    let max_bytes = settings.max_log_bytes.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX));
+    let blobs = Config {
+        name: subjects.blob_stream(),
+        subjects: vec![subjects.blobs()],
+        description: Some("clawmux: what is too large for the log of a cluster".to_owned()),
+        max_messages_per_subject: 1,
+        allow_message_ttl: true,
+        max_bytes,
+        ..common(settings)
+    };
     let log = Config {
         name: subjects.log_stream(),
         subjects: vec![subjects.log()],
         description: Some("clawmux: the log of a cluster".to_owned()),
         allow_atomic_publish: true,
         allow_message_ttl: true,
-        max_bytes: settings.max_log_bytes.map_or(-1, |most| i64::try_from(most).unwrap_or(i64::MAX)),
+        max_bytes,
         metadata: HashMap::from([
             (CLUSTER.to_owned(), cluster.to_string()),
             (GENERATION.to_owned(), generation.to_string()),
@@ -202,6 +219,7 @@ fn wanted(
     [
         bucket(subjects.nodes(), "clawmux: the nodes of a cluster"),
         bucket(subjects.slots(), "clawmux: who owns which sessions"),
+        blobs,
         log,
     ]
 }

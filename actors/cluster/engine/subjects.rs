@@ -5,6 +5,7 @@
 //! | `PREFIX.log.s.{slot}.{session}` | a session's records; the session as 32 hexadecimal digits |
 //! | `PREFIX.log.k.{hash}` | the guard of a key |
 //! | `PREFIX.log.t.{table}` | the records of what is kept beside sessions |
+//! | `PREFIX.blob.{sha256}.{part}` | the parts of what is too large for a message |
 //! | `PREFIX.alive.{node}` | heartbeats |
 //! | `PREFIX.node.{node}` | what a node is asked |
 //! | `PREFIX.node.{node}.handover` | a node is asked to give its slots away |
@@ -28,7 +29,7 @@ use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::slot::{SessionId, Slot};
 use clawmux_core::hex::hex;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::replica::Subject;
+use clawmux_core::replica::{Blob, Subject};
 
 /// The longest name of a cluster, in bytes.
 const NAME_BYTES_MAX: usize = 32;
@@ -138,6 +139,21 @@ impl Subjects {
         rest.is_some_and(|rest| rest.starts_with(".log.k."))
     }
 
+    /// The stream that has blobs.
+    pub(super) fn blob_stream(&self) -> String {
+        format!("{}_BLOBS", self.prefix)
+    }
+
+    /// Everything in it.
+    pub(super) fn blobs(&self) -> String {
+        format!("{}.blob.>", self.prefix)
+    }
+
+    /// A part of a blob; `*` stands for all of them.
+    pub(super) fn blob(&self, blob: &Blob, part: &str) -> String {
+        format!("{}.blob.{}.{part}", self.prefix, blob.name())
+    }
+
     /// The bucket of nodes.
     pub(super) fn nodes(&self) -> Bucket {
         Bucket(format!("{}_nodes", self.prefix))
@@ -225,6 +241,12 @@ mod tests {
         assert!(subjects.table_of("clawmux.log.t.cats").is_none() && subjects.table_of(&session).is_none());
         assert_eq!(subjects.guard(&[0, 255]), "clawmux.log.k.00ff");
         assert!(subjects.is_guard("clawmux.log.k.00ff") && !subjects.is_guard(&session));
+        assert_eq!(
+            (subjects.blob_stream(), subjects.blobs()),
+            ("clawmux_BLOBS".into(), "clawmux.blob.>".into())
+        );
+        assert!(subjects.blob(&Blob::of(b"x"), "3").starts_with("clawmux.blob.2d711642"));
+        assert!(subjects.blob(&Blob::of(b"x"), "3").ends_with("4881.3"));
         assert_eq!(subjects.slots().stream(), "KV_clawmux_slots");
         assert_eq!(subjects.nodes().key("a"), "$KV.clawmux_nodes.a");
         assert_eq!(subjects.alive(&NodeName::new("a.b c*")), "clawmux.alive.a=2Eb=20c=2A");

@@ -48,6 +48,7 @@ impl Cluster {
             "log_bytes": outlook.log.as_ref().map(|(extent, ..)| extent.bytes),
             "awake": self.awake.len(),
             "stalled": self.stalled.len(),
+            "fault": self.why_nothing_can_be_written(now_ms()).map(|error| error.message),
             "written": written,
             "refused": refused,
             "transient": transient,

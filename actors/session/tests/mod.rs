@@ -196,6 +196,7 @@ impl World {
             quota_bytes: 1 << 20,
             upload_life: files::UPLOAD_LIFE,
             attachment_roots: vec![home.path().join("attachments")],
+            elsewhere: None,
         };
         let files = Files::open(files).await.unwrap().start();
         let scheduler = Scheduler::open(SchedulerSetup {

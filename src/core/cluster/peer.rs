@@ -1,5 +1,6 @@
-//! What daemons of one cluster ask each other about the sessions that they own, and what they tell: as JSON, by the
-//! names of fields, like records ([`crate::replica`]). Everything here may be lost, late or said twice.
+//! What daemons of one cluster ask each other about the sessions that they own and the files that they have, and what
+//! they tell: as JSON, by the names of fields, like records ([`crate::replica`]). Everything here may be lost, late or
+//! said twice.
 //!
 //! ```text
 //!   who has the client                          who owns the session
@@ -27,6 +28,7 @@ use crate::conversation::reply::{
 use crate::conversation::session::Submission;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Owner, Seq, SessionKey, Ticket};
+use crate::memory::file::FileId;
 use crate::principal::Principal;
 use crate::prompt::attachment::Attachment;
 use crate::prompt::settings::{Assignment, Patch};
@@ -41,6 +43,8 @@ pub enum Ask {
     Order(Box<Ordered>),
     /// Say for a while what is said in the session; what was said after this number, once more.
     Follow(SessionKey, Option<Seq>),
+    /// Bytes of a file that was uploaded there, from an offset on, at most so many.
+    Piece(FileId, u64, usize),
 }
 
 impl Ask {
@@ -50,7 +54,7 @@ impl Ask {
             Self::Order(ordered) => {
                 matches!(ordered.order, Order::Submit { .. } | Order::Follow { .. } | Order::Attach { .. })
             }
-            Self::Follow(..) => true,
+            Self::Follow(..) | Self::Piece(..) => true,
         }
     }
 }
@@ -88,8 +92,10 @@ pub enum Answer {
     Decided(Box<DecidedCall>),
     /// It is said; so far up to this number.
     Follows(Seq),
-    /// The session is not owned by who was asked.
+    /// The session is not owned by who was asked, or the file is not there.
     Elsewhere,
+    /// Bytes of a file.
+    Piece(Bytes),
     /// It failed.
     Failed(Error),
 }
@@ -206,7 +212,7 @@ fields! {
 }
 
 variants! {
-    Ask { "order" => Order(ordered), "follow" => Follow(session, after) }
+    Ask { "order" => Order(ordered), "follow" => Follow(session, after), "piece" => Piece(file, offset, bytes_max) }
     Order {
         "submit" => Submit { submission, follow }, "follow" => Follow { run, seq, follow },
         "attach" => Attach { after, follow }, "detach" => Detach { follow }, "stop" => Stop(cause),
@@ -221,7 +227,7 @@ variants! {
     }
     Answer {
         "done" => Done(reply), "row" => Row, "decided" => Decided(decided), "follows" => Follows(after),
-        "elsewhere" => Elsewhere, "failed" => Failed(error)
+        "elsewhere" => Elsewhere, "piece" => Piece(data), "failed" => Failed(error)
     }
 }
 
@@ -265,6 +271,16 @@ impl Value for Cause {
         let name = String::from_json(json)?;
         let cause = CAUSES.iter().find(|(known, _)| *known == name);
         cause.map(|(_, cause)| *cause).ok_or_else(|| unreadable(format_args!("there is no cause {name:?}")))
+    }
+}
+
+impl Value for Bytes {
+    fn to_json(&self) -> Json {
+        text_of(self)
+    }
+
+    fn from_json(json: Json) -> Result<Self, Error> {
+        bytes(&String::from_json(json)?).map(Self::from)
     }
 }
 
@@ -496,6 +512,7 @@ mod tests {
             })),
             Answer::Follows(Seq(8)),
             Answer::Elsewhere,
+            Answer::Piece(Bytes::from_static(b"\0a \xff")),
             Answer::Failed(ErrorCode::RateLimited.error("slowly").with(limit)),
             Answer::Failed(ErrorCode::NotFound.error("nothing")),
         ] {

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`mod@write`] | the changes that all daemons make |
 //! | [`record`] | one of them as bytes, and back |
+//! | [`blob`] | what stands for a record that is too large for the log |
 //! | [`spoken`] | text that waits for the end of its step |
 //! | [`digest`] | the chain over all records |
 //!
@@ -16,6 +17,7 @@
 //!
 //! Deliberately absent: who may write what (that is the cluster's), and how a change is applied (the store's).
 
+pub mod blob;
 pub mod digest;
 pub mod record;
 pub mod spoken;
@@ -25,5 +27,6 @@ pub(crate) mod value;
 mod values;
 pub mod write;
 
+pub use blob::Blob;
 pub use record::Record;
 pub use write::{Appended, Guard, Subject, Write};

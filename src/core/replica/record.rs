@@ -3,6 +3,9 @@
 //! A record is a line of JSON; what prompts brought along follows the line as it is. Events stand in it as they do in
 //! the log ([`log::record`](crate::conversation::log::record)), everything else by the names of its fields. Records of one version can be read by the
 //! daemons of the next one: a cluster writes those of a version when all its daemons can read them.
+//!
+//! A record that is too large for the log has an **envelope** there: its stamp, and the [`Blob`] that it is. A daemon
+//! that knows nothing of envelopes takes them for records of a later version, and stops before them.
 
 use std::borrow::Cow;
 
@@ -10,6 +13,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, Value as Json, to_raw_value};
 
+use super::blob::{Blob, ENVELOPE_BYTES_MAX};
 use super::value::{Value, take, unreadable};
 use super::write::{Appended, Write};
 use crate::cluster::stamp::{RecordId, Stamp, Token};
@@ -24,6 +28,9 @@ use crate::time::Timestamp;
 
 /// The version of records that are written.
 pub const VERSION: u32 = 1;
+
+/// That of envelopes, the latest that is read.
+pub const ENVELOPE_VERSION: u32 = 2;
 
 /// A change, and who wrote it.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,14 +134,22 @@ impl Record {
     /// The record that is these bytes.
     ///
     /// # Errors
-    /// `Unavailable` where a later version of clawmux wrote it, `InvalidRequest` where it is no record.
+    /// `Unavailable` where a later version of clawmux wrote it, or where it is the envelope of a record;
+    /// `InvalidRequest` where it is no record.
     pub fn from_bytes(bytes: &Bytes) -> Result<Self, Error> {
         let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
         let mut data = bytes.slice((end + 1).min(bytes.len())..);
         let line: Line<'_> = serde_json::from_slice(&bytes[..end]).map_err(unreadable)?;
-        if line.v > VERSION {
-            let why =
-                format!("a record has version {}, and this clawmux reads up to {VERSION}: update it", line.v);
+        if line.v > ENVELOPE_VERSION {
+            let why = format!(
+                "a record has version {}, and this clawmux reads up to {ENVELOPE_VERSION}: update it",
+                line.v
+            );
+            return Err(ErrorCode::Unavailable.error(why));
+        }
+        if line.kind == ENVELOPE {
+            let blob = blob_of(&line)?;
+            let why = format!("a record of {} bytes is not here, only what stands for it", blob.bytes);
             return Err(ErrorCode::Unavailable.error(why));
         }
         let write = match &*line.kind {
@@ -150,6 +165,37 @@ impl Record {
         let stamp = Stamp { token: Token(line.token), record: RecordId(line.record) };
         Ok(Self { stamp, write })
     }
+}
+
+impl Record {
+    /// What stands in the log for the record with this stamp, whose bytes are this blob.
+    ///
+    /// # Errors
+    /// `Internal` where it can't be written, which is a fault of the program's.
+    pub fn envelope(stamp: Stamp, blob: &Blob) -> Result<Vec<u8>, Error> {
+        let body = to_raw_value(&blob.to_json()).map_err(unwritable)?;
+        let line = Line {
+            v: ENVELOPE_VERSION,
+            token: stamp.token.0,
+            record: stamp.record.0,
+            kind: ENVELOPE.into(),
+            body: &body,
+        };
+        serde_json::to_vec(&line).map_err(unwritable)
+    }
+
+    /// The blob that is meant by an envelope; none where these bytes are none.
+    pub fn enveloped(bytes: &[u8]) -> Option<Blob> {
+        let may_be =
+            bytes.len() <= ENVELOPE_BYTES_MAX && memchr::memmem::find(bytes, br#""kind":"blob""#).is_some();
+        let line: Line<'_> = may_be.then(|| serde_json::from_slice(bytes).ok()).flatten()?;
+        (line.kind == ENVELOPE && line.v <= ENVELOPE_VERSION).then(|| blob_of(&line).ok()).flatten()
+    }
+}
+
+fn blob_of(line: &Line<'_>) -> Result<Blob, Error> {
+    let body = serde_json::from_str(line.body.get()).map_err(unreadable)?;
+    Blob::from_json(body).and_then(Blob::checked)
 }
 
 impl Record {
@@ -294,6 +340,7 @@ impl Appended {
 }
 
 const APPEND: &str = "append";
+const ENVELOPE: &str = "blob";
 
 /// Changes other than that of [`APPEND`], each with its kind and the names of its parts.
 macro_rules! kinds {

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::record::{Record, VERSION};
+use super::blob::Blob;
+use super::record::{ENVELOPE_VERSION, Record, VERSION};
 use super::write::{Appended, Write};
 use crate::access::About;
 use crate::access::pairing::{self, Device, Grant};
@@ -483,11 +484,31 @@ fn what_is_no_record_is_refused_in_words() {
         let error = Record::from_bytes(&bytes.clone().into()).unwrap_err();
         assert!(error.message.contains(says), "{bytes}\n{error}");
     }
-    let later =
-        of("take_over", r#"{"session":"main:a:b:c"}"#).replace("\"v\":1", &format!("\"v\":{}", VERSION + 1));
+    let later = of("take_over", r#"{"session":"main:a:b:c"}"#)
+        .replace("\"v\":1", &format!("\"v\":{}", ENVELOPE_VERSION + 1));
     let error = Record::from_bytes(&later.into()).unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("update it"), "{error}");
+}
+
+#[test]
+fn an_envelope_has_the_stamp_of_its_record_and_is_never_taken_for_one() {
+    let stamp = record(Write::TakeOver(key("s"))).stamp;
+    let blob = Blob::of(&[7; 2_000_000]);
+    let envelope = Record::envelope(stamp, &blob).unwrap();
+    assert_eq!((Record::stamp_of(&envelope), Record::enveloped(&envelope)), (Some(stamp), Some(blob)));
+    // Whoever lacks the record must wait for it; whoever knows nothing of envelopes, too.
+    assert_eq!(Record::from_bytes(&envelope.clone().into()).unwrap_err().code, ErrorCode::Unavailable);
+    const { assert!(ENVELOPE_VERSION > VERSION) };
+    // What nobody can complete is passed over by all alike.
+    for (is, becomes) in [("2000000", "0"), ("2000000", "99999999999"), ("\"bytes\"", "\"b\"")] {
+        let wrong = String::from_utf8(envelope.clone()).unwrap().replace(is, becomes).into_bytes();
+        assert_eq!(Record::enveloped(&wrong), None);
+        assert_eq!(Record::from_bytes(&wrong.into()).unwrap_err().code, ErrorCode::InvalidRequest);
+    }
+    for write in all() {
+        assert_eq!(Record::enveloped(&record(write).to_bytes().unwrap()), None);
+    }
 }
 
 #[test]

@@ -1,0 +1,70 @@
+//! What is too large for the log of a cluster, as clients of its daemons have it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+
+use crate::cluster::{begun, server, status};
+use crate::cluster_sessions::{accounts, pair};
+use crate::support::client::{Client, Stream};
+use crate::support::daemon::{Daemon, home};
+use crate::support::eventually;
+use crate::support::process::peak_bytes;
+use crate::support::tools::needs;
+
+/// Records that a daemon finds when it joins: more than it may hold.
+const RECORDS: usize = 32;
+
+/// Prompts with a file.
+fn ask(client: &mut Client, account: &str, (name, media_type): (&str, &str), data: &str) -> Stream {
+    let prompt = client.request(
+        "chat.send",
+        json!({
+            "channel": "websocket", "account": account, "content": "what is it?", "model": "offline/offline",
+            "attachments": [{ "name": name, "media_type": media_type, "data": data }],
+        }),
+    );
+    client.stream(&prompt)
+}
+
+#[test]
+fn a_prompt_with_a_file_of_3_mb_is_answered_wherever_it_came_and_read_at_both() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair();
+    let (of_a, of_b) = accounts(&a);
+    let data = STANDARD.encode("heron ".repeat(500_000));
+    for (account, at) in [(&of_a[0], &a), (&of_b[0], &a), (&of_a[1], &b)] {
+        let mut client = Client::connect(at.daemon.address);
+        let stream = ask(&mut client, account, ("heron.txt", "text/plain"), &data);
+        assert_eq!(stream.events().last(), Some(&"done"), "{account}: {:?}", stream.events());
+        assert!(stream.text().contains("heron.txt"), "{account}: {}", stream.text());
+        let key = format!("main:websocket:{account}:main");
+        let exported = at.daemon.stdout_of(&["session", "export", &key, "--json"]);
+        assert!(exported.contains(&data), "{account}: its bytes are in what was exported");
+        for node in [&a, &b] {
+            eventually("the other daemon has it, too", || {
+                node.daemon.stdout_of(&["session", "export", &key, "--json"]) == exported
+            });
+        }
+    }
+}
+
+#[test]
+fn a_daemon_that_joins_holds_little_of_many_large_records_at_once() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let a = Daemon::at(begun(&config), &config, &[]);
+    eventually("every slot is owned", || status(&a)["nodes"][0]["slots"] == 256);
+    let image: Vec<u8> =
+        b"\x89PNG\r\n\x1a\n".iter().copied().chain((0..7 << 20).map(|nth| nth as u8)).collect();
+    let data = STANDARD.encode(image);
+    let mut client = Client::connect(a.address);
+    for nth in 0..RECORDS {
+        let stream = ask(&mut client, &format!("ada{nth}"), ("heron.png", "image/png"), &data);
+        assert_eq!(stream.events().last(), Some(&"done"), "{nth}: {:?}", stream.events());
+    }
+    let config = config.replace("node = \"a\"", "node = \"b\"");
+    let b = Daemon::at(home(), &config, &[]);
+    let peak = peak_bytes(b.pid());
+    assert!(peak < 160 << 20, "{RECORDS} records of 7 MB took {peak} bytes");
+}
