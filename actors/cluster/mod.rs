@@ -661,7 +661,10 @@ impl Cluster {
     fn fed(&mut self, followed: Followed, outcome: Replayed, ctx: &mut Context<Self>) {
         self.progressed(followed.position, ctx);
         if let Replayed::Made(Some(changed)) = &outcome {
-            self.settings.lanes.follow(changed);
+            match changed.head {
+                Some(_) => self.settings.lanes.changed(&changed.session, &changed.lanes),
+                None => self.settings.lanes.deleted(&changed.session),
+            }
         }
         self.tell_of_change(followed.stamp, &outcome);
         if outcome == Replayed::Known {

@@ -17,14 +17,13 @@ use actix::{Handler, Message, ResponseFuture};
 use bytes::Bytes;
 use clawmux_core::cluster::stamp::{Token, accepts};
 use clawmux_core::conversation::event::{Event, Logged};
+use clawmux_core::conversation::lane::LaneChange;
 use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{Seq, SessionKey};
 use clawmux_core::replica::digest::{Digest, chained};
 use clawmux_core::replica::{Appended, Record, Subject, Write};
 use rusqlite::{OptionalExtension as _, params};
-
-use crate::runtime::lane::LaneChange;
 
 use super::change::{Change, MadeBy};
 use super::columns::{Columns as _, integer};

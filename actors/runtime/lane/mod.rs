@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::conversation::lane::{Lane, LanePosition};
+use clawmux_core::conversation::lane::{Lane, LaneChange, LanePosition};
 use clawmux_core::daemon::command::LaneRow;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{LaneName, RunId, SessionKey};
@@ -19,10 +19,7 @@ use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::runtime::clock;
-use crate::store::SessionChanged;
 use of_log::LanesOfLog;
-
-pub use of_log::LaneChange;
 
 /// The most runs in one lane.
 pub const RUNS_MAX: usize = 256;
@@ -80,11 +77,16 @@ impl Lanes {
     }
 
     /// What a record of the log did to a session.
-    pub fn follow(&self, changed: &SessionChanged) {
-        match &self.of_log {
-            Some(lanes) if changed.head.is_none() => lanes.deleted(&changed.session),
-            Some(lanes) if !changed.lanes.is_empty() => lanes.changed(&changed.session, &changed.lanes),
-            _ => {}
+    pub fn changed(&self, session: &SessionKey, changes: &[LaneChange]) {
+        if let Some(lanes) = self.of_log.as_ref().filter(|_| !changes.is_empty()) {
+            lanes.changed(session, changes);
+        }
+    }
+
+    /// A session of the log is no more.
+    pub fn deleted(&self, session: &SessionKey) {
+        if let Some(lanes) = &self.of_log {
+            lanes.deleted(session);
         }
     }
 

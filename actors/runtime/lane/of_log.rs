@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use clawmux_core::conversation::lane::LaneChange;
 use clawmux_core::daemon::command::LaneRow;
 use clawmux_core::ids::{LaneName, RunId, SessionKey};
 use tokio::sync::oneshot;
@@ -14,15 +15,6 @@ use super::row;
 
 /// A run, and its session.
 pub(super) type Run = (SessionKey, RunId);
-
-/// What became of a run in the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LaneChange {
-    /// It was prompted, in a lane.
-    Entered(RunId, LaneName),
-    /// It ended, in whichever lane it was.
-    Left(RunId),
-}
 
 /// All lanes.
 #[derive(Default)]

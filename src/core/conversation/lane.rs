@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::LaneName;
+use crate::ids::{LaneName, RunId};
 use crate::time::Timestamp;
 
 /// The lane of the queries of xeno's protocol: one at a time for the whole socket.
@@ -24,6 +24,15 @@ pub const XENO: &str = "xeno";
 /// The name of that lane.
 pub fn xeno() -> LaneName {
     LaneName::from(XENO)
+}
+
+/// What became of a run, as a cluster's log says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LaneChange {
+    /// It was prompted, in a lane.
+    Entered(RunId, LaneName),
+    /// It ended, in whichever lane it was.
+    Left(RunId),
 }
 
 /// Where a run stands in its lane: what is smaller comes first.

@@ -67,14 +67,12 @@ fn in_exoclaw() {
 }
 
 #[test]
-#[ignore = "it does not always pass yet: something in the story may stay without an answer"]
 fn in_openclaw_3() {
     needs!("nats-server");
     tell::<OpenClaw<3>, Elsewhere>();
 }
 
 #[test]
-#[ignore = "it does not pass yet: something in the story stays without an answer"]
 fn in_openclaw_4() {
     needs!("nats-server");
     tell::<OpenClaw<4>, Elsewhere>();
@@ -87,7 +85,6 @@ fn in_wundr() {
 }
 
 #[test]
-#[ignore = "it does not pass yet: a lane is known only to the daemon that has its sessions, so nothing is aborted"]
 fn in_xeno() {
     needs!("nats-server");
     tell::<Xeno, Elsewhere>();
