@@ -216,3 +216,51 @@ impl Answer {
         self.0.has_failed.get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clawmux_core::cluster::stamp::{RecordId, Token};
+
+    use super::*;
+
+    fn stamp(token: u64, record: u64) -> Stamp {
+        Stamp { token: Token(token), record: RecordId(record) }
+    }
+
+    fn session() -> Writing {
+        Writing::new("a".to_owned(), Some(Slot::of(&SessionKey::new("main", "test", "a", "main").unwrap())))
+    }
+
+    #[test]
+    fn what_can_not_come_any_more_is_given_up() {
+        for (behind, is_given_up) in [((2, 1), false), ((2, 6), true), ((3, 1), true), ((1, 9), false)] {
+            let mut writing = session();
+            let (done, mut told) = oneshot::channel();
+            writing.in_flight = Some((stamp(2, 5), Answer::of(done)));
+            writing.give_up_before(stamp(behind.0, behind.1));
+            assert_eq!(writing.in_flight.is_none(), is_given_up, "{behind:?}");
+            assert_eq!(told.try_recv().is_ok_and(|told| told.is_err()), is_given_up, "{behind:?}");
+        }
+        // Of a table others' records say nothing of ours.
+        let (done, _told) = oneshot::channel();
+        let mut table = Writing::new("t".to_owned(), None);
+        table.in_flight = Some((stamp(2, 5), Answer::of(done)));
+        table.give_up_before(stamp(9, 9));
+        assert!(table.in_flight.is_some());
+    }
+
+    #[test]
+    fn what_is_left_of_a_change_that_fails_is_not_made() {
+        let mut writing = session();
+        let (done, mut told) = oneshot::channel();
+        let failing = Answer::new(done, 2, None);
+        let (open, _opened) = oneshot::channel();
+        let next = Answer::of(open);
+        for answer in [failing.clone(), next] {
+            writing.queue.push_back(Waiting { what: What::Open, answer });
+        }
+        failing.fails();
+        assert!(told.try_recv().is_err(), "why is told later");
+        assert!(writing.next().is_some() && writing.next().is_none(), "only the other change is left");
+    }
+}
