@@ -24,9 +24,9 @@ use clawmux_core::replica::{Blob, Record, Subject};
 use futures::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::engine::{Engine, LogRecord, NoBlob};
+use super::engine::{Engine, LogRecord, NoBlob, is_full};
 use super::writing::{Stage, Writing};
-use super::{Cluster, NotFed, away, is_full};
+use super::{Cluster, NotFed, away};
 
 /// Bytes of records that are here and not applied, however many those are.
 const ROOM: usize = BLOB_BYTES_MAX;

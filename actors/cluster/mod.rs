@@ -834,11 +834,6 @@ fn away(why: &str) -> Error {
     ErrorCode::Unavailable.error(why)
 }
 
-/// Whether a stream has no room, by what the servers said.
-fn is_full(why: &str) -> bool {
-    why.contains("maximum bytes")
-}
-
 impl Awaits for Cluster {
     fn awaited(&mut self) -> &mut Awaited<Self> {
         &mut self.awaited

@@ -22,8 +22,8 @@ use clawmux_core::replica::digest::Digest;
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
-use super::engine::{Beat, Extent, HandOverAsked, LogServers, Node};
-use super::{Cluster, Leave, is_full, now_ms};
+use super::engine::{Beat, Extent, HandOverAsked, LogServers, Node, is_full};
+use super::{Cluster, Leave, now_ms};
 use crate::in_cluster::Depart;
 use crate::runtime::clock;
 use crate::store::{LogWriter, ReadPosition};

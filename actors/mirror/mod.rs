@@ -44,8 +44,8 @@ use crate::runtime::clock;
 use crate::runtime::deliver::More;
 use crate::runtime::observe::{Observe, Observed};
 use crate::session::{
-    Audience, Down, Drain, Ending, Forget, KeyTaken, Report, Routed, Serves, SessionDeps, Sleep, Subscribers,
-    read_row, serve,
+    Audience, Down, Drain, Ending, Forget, Report, Routed, Serves, SessionDeps, Sleep, Subscribers, read_row,
+    serve,
 };
 use crate::store::{AskedBy, ReadEvents, ReadRow, SessionChanged};
 use remote::{Place, Remote, Unanswered};
@@ -454,18 +454,15 @@ impl Mirror {
             Passed::Answered(answer) => answer,
         };
         let Routed { asker, principal, order, held, .. } = routed;
-        if let (Answer::Done(reply), Order::Submit { submission, follow }) = (&answer, &order)
-            && let SessionReply::Accepted(Accepted { session, .. }) = &**reply
-            && session != self.key()
-            && let Some(key) = &submission.idempotency_key
-        {
-            let key = (submission.owner.clone(), key.clone());
-            drop(held);
-            let taken = KeyTaken { asker, principal, key, follow: *follow };
-            // Where the supervisor is too busy, the asker is told so by being dropped.
-            let _ = self.drop_guard.supervisor.reports.try_send(Report::KeyTaken(taken));
-            return;
-        }
+        let held = match (held, &answer, &order) {
+            (Some(held), Answer::Done(reply), Order::Submit { follow, .. })
+                if let SessionReply::Accepted(Accepted { session, .. }) = &**reply
+                    && session != self.key() =>
+            {
+                return held.taken((asker, principal), *follow);
+            }
+            (held, ..) => held,
+        };
         match (answer, order) {
             (_, Order::Detach { follow }) => {
                 let connection = asker.client().connection;

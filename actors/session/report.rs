@@ -117,6 +117,17 @@ pub struct HeldKey {
     pub reports: Recipient<Report>,
 }
 
+impl HeldKey {
+    /// The key stands for a run that another daemon wrote: whoever asked is answered with that.
+    pub(crate) fn taken(self, (asker, principal): (Asker, Principal), follow: bool) {
+        let (key, reports) = (self.key.clone(), self.reports.clone());
+        // It is held no longer when the run is looked for.
+        drop(self);
+        // Where the supervisor is too busy, the asker is told so by being dropped.
+        let _ = reports.try_send(Report::KeyTaken(KeyTaken { asker, principal, key, follow }));
+    }
+}
+
 impl fmt::Debug for HeldKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HeldKey")

@@ -16,7 +16,7 @@ use clawmux_core::limits::quota::{Kept, ROW_BYTES};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::request::reply::Reply;
 
-use super::{Answered, Ending, KeyTaken, RETRY, Report, Session, SessionDeps};
+use super::{Answered, Ending, RETRY, Session, SessionDeps};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
@@ -258,11 +258,7 @@ impl Session {
         for answered in answered {
             match answered {
                 Answered { asker, principal, follow, held: Some(held), .. } if is_key_taken => {
-                    let key = held.key.clone();
-                    drop(held);
-                    let taken = KeyTaken { asker, principal, key, follow: follow.is_some() };
-                    // Where the supervisor is too busy, the asker is told so by being dropped.
-                    let _ = self.drop_guard.supervisor.reports.try_send(Report::KeyTaken(taken));
+                    held.taken((asker, principal), follow.is_some());
                 }
                 // It is no matter of theirs.
                 Answered { asker, .. } if is_key_taken => asker.reply(Err(begins_anew(session))),

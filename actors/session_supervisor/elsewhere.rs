@@ -90,7 +90,7 @@ impl SessionSupervisor {
         if self.slots.vacating.is_empty() {
             return;
         }
-        let is_awake = |entry: &Entry| matches!(entry.state, State::Awake { .. } | State::Leaving { .. });
+        let is_awake = |entry: &Entry| entry.state.session().is_some();
         let awake = self.sessions.iter().filter(|(_, entry)| is_awake(entry));
         let awake: HashSet<Slot> = awake.map(|(key, _)| Slot::of(key)).collect();
         self.slots.vacating.retain(|slot, _| awake.contains(slot));

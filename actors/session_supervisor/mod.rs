@@ -132,6 +132,16 @@ impl Entry {
     }
 }
 
+impl State {
+    /// The session, where it is here.
+    fn session(&self) -> Option<&Addr<Session>> {
+        match self {
+            Self::Awake { session, .. } | Self::Leaving { session, .. } => Some(session),
+            Self::Waking { .. } | Self::Elsewhere { .. } | Self::Parked { .. } => None,
+        }
+    }
+}
+
 impl Default for State {
     fn default() -> Self {
         Self::Waking { waiting: Vec::new(), subscribers: Subscribers::default() }
@@ -462,20 +472,11 @@ impl Handler<Observe> for SessionSupervisor {
     type Result = ResponseFuture<Observed>;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
-        let awake: Vec<(SessionKey, Addr<Session>)> = self
-            .sessions
-            .iter()
-            .filter_map(|(key, entry)| match &entry.state {
-                State::Awake { session, .. } | State::Leaving { session, .. } => {
-                    Some((key.clone(), session.clone()))
-                }
-                State::Waking { .. } | State::Elsewhere { .. } | State::Parked { .. } => None,
-            })
-            .collect();
+        let awake = self.sessions.values().filter(|entry| entry.state.session().is_some()).count();
         let parked = self.parked().len();
         let state = json!({
-            "awake": awake.len(),
-            "waking": self.sessions.len() - awake.len() - parked,
+            "awake": awake,
+            "waking": self.sessions.len() - awake - parked,
             "idempotency_keys_open": self.keys.len(),
             "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),
@@ -488,20 +489,16 @@ impl Handler<Observe> for SessionSupervisor {
             "restarts_total": self.restarts,
         });
         let observed = Observed::leaf("session supervisor", state);
-        let name = |key: &SessionKey| format!("session {key}");
-        let asked = awake.into_iter().map(|(key, session)| observe_passing(name(&key), session, TIMEOUT));
-        let elsewhere = self.sessions.iter().filter_map(|(key, entry)| match &entry.state {
-            State::Elsewhere { mirror, .. } => Some(observe_passing(name(key), mirror.clone(), TIMEOUT)),
-            _ => None,
+        let asked = self.sessions.iter().filter_map(|(key, entry)| {
+            let actor: Recipient<Observe> = match &entry.state {
+                State::Awake { session, .. } | State::Leaving { session, .. } => session.clone().into(),
+                State::Elsewhere { mirror, .. } => mirror.clone().into(),
+                State::Waking { .. } | State::Parked { .. } => return None,
+            };
+            Some(observe_passing(format!("session {key}"), actor, TIMEOUT))
         });
-        let asked = futures::future::join(
-            futures::future::join_all(asked),
-            futures::future::join_all(elsewhere.collect::<Vec<_>>()),
-        );
-        Box::pin(async move {
-            let (awake, elsewhere) = asked.await;
-            observed.with_children(awake.into_iter().chain(elsewhere).flatten().collect())
-        })
+        let asked = futures::future::join_all(asked);
+        Box::pin(async move { observed.with_children(asked.await.into_iter().flatten().collect()) })
     }
 }
 
@@ -518,9 +515,6 @@ impl Handler<Visit> for SessionSupervisor {
     type Result = Option<Addr<Session>>;
 
     fn handle(&mut self, Visit { key }: Visit, _: &mut Self::Context) -> Self::Result {
-        match &self.sessions.get(&key)?.state {
-            State::Awake { session, .. } | State::Leaving { session, .. } => Some(session.clone()),
-            State::Waking { .. } | State::Elsewhere { .. } | State::Parked { .. } => None,
-        }
+        self.sessions.get(&key)?.state.session().cloned()
     }
 }

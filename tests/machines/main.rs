@@ -8,8 +8,8 @@
 //! session, the traces of the tools and the databases must agree.
 //!
 //! `CLAWMUX_CLUSTER_SEED` and `CLAWMUX_CLUSTER_FAULTS` say which seed and how many faults. How far anything gets
-//! between two faults is the machine's that runs this. `CLAWMUX_CLUSTER_ONLY` names one kind of fault. The clocks of the daemons are minutes apart, and
-//! each goes by another one whenever it is started anew.
+//! between two faults is the machine's that runs this. `CLAWMUX_CLUSTER_ONLY` names one kind of fault. The clocks of
+//! the daemons are minutes apart, and each goes by another one whenever it is started anew.
 
 #![cfg(feature = "nats")]
 #![allow(unreachable_pub, reason = "a test exports nothing")]

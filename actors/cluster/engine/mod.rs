@@ -62,6 +62,7 @@ pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
 pub use self::handover::{HandOverAsked, HandOversAsked};
 pub use self::heartbeats::{Beat, Heartbeats};
+pub use self::parts::is_full;
 pub use self::peers::{Question, ReplyTo};
 pub use self::reading::{Extent, LogServer, LogServers};
 pub use self::site::{Planned, Site};

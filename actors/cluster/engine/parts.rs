@@ -23,9 +23,6 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause before it is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
 
-/// What a server says that a stream has no room left.
-const FULL: &str = "maximum bytes";
-
 /// Why a part can't be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
@@ -54,7 +51,7 @@ pub(super) async fn write(
             Published::Transient | Published::Refused => "the servers take nothing for now".to_owned(),
             Published::Unknown(why) => why,
         };
-        if begin.elapsed() > patience || why.contains(FULL) {
+        if begin.elapsed() > patience || is_full(&why) {
             return Err(why);
         }
         sleep(PAUSE).await;
@@ -88,6 +85,11 @@ pub(super) async fn read(
         }
         sleep(PAUSE).await;
     }
+}
+
+/// Whether a stream has no room left, by what a server said.
+pub fn is_full(why: &str) -> bool {
+    why.contains("maximum bytes")
 }
 
 /// Removes all parts under subjects like this, where there are any.

@@ -60,7 +60,7 @@ pub struct LaneGuard {
 
 enum Place {
     Here(LanePosition),
-    InLog(of_log::Run),
+    InLog(Arc<LanesOfLog>, of_log::Run),
 }
 
 impl Lanes {
@@ -95,7 +95,8 @@ impl Lanes {
         let of_log = self.of_log.as_ref()?;
         let run = (session.clone(), run.clone());
         let turn = of_log.turn(run.clone());
-        Some(LaneGuard { lanes: self.clone(), lane: lane.clone(), place: Place::InLog(run), turn })
+        let place = Place::InLog(Arc::clone(of_log), run);
+        Some(LaneGuard { lanes: self.clone(), lane: lane.clone(), place, turn })
     }
 
     /// How many runs come before one whose prompt is not in the log yet.
@@ -230,10 +231,9 @@ impl LaneGuard {
 
     /// How many come before it.
     pub fn ahead(&self) -> usize {
-        match (&self.place, &self.lanes.of_log) {
-            (Place::InLog(run), Some(lanes)) => lanes.ahead(&self.lane, Some(run)),
-            (Place::Here(place), _) => self.lanes.with(&self.lane, |lane| lane.ahead(*place)),
-            (Place::InLog(_), None) => 0,
+        match &self.place {
+            Place::Here(place) => self.lanes.with(&self.lane, |lane| lane.ahead(*place)),
+            Place::InLog(of_log, run) => of_log.ahead(&self.lane, Some(run)),
         }
     }
 
@@ -251,10 +251,9 @@ impl LaneGuard {
 
 impl Drop for LaneGuard {
     fn drop(&mut self) {
-        match (&self.place, &self.lanes.of_log) {
-            (Place::InLog(run), Some(lanes)) => lanes.forget(run),
-            (Place::Here(place), _) => drop(self.lanes.with(&self.lane, |lane| lane.leave(*place))),
-            (Place::InLog(_), None) => {}
+        match &self.place {
+            Place::Here(place) => drop(self.lanes.with(&self.lane, |lane| lane.leave(*place))),
+            Place::InLog(of_log, run) => of_log.forget(run),
         }
     }
 }
