@@ -19,7 +19,7 @@ use clawmux_core::principal::Principal;
 use clawmux_core::request::reply::Reply;
 use tokio::sync::oneshot;
 
-use super::effects::RETRY;
+use super::effects::{Errand, RETRY};
 use super::{AgentSupervisor, Question, SessionEnds};
 use crate::hub::Announce;
 use crate::runtime::ask::ask;
@@ -95,19 +95,23 @@ impl AgentSupervisor {
                 self.carry_out(Box::new(tell), ctx);
             }
             Question::TurnEnded(agent, turn, end) => {
+                self.under_way.remove(&Errand::Turn(agent.clone(), turn));
                 self.rules.turn_ended(now, &agent, turn, end);
                 self.carry_out(Box::new(|_| None), ctx);
             }
             Question::Settled(agent) => {
                 self.rules.settled(&agent);
+                self.under_way.remove(&Errand::Stop(agent));
                 self.carry_out(Box::new(|_| None), ctx);
             }
+            Question::Resume => self.resume(ctx),
             Question::Configured => {
                 self.rules.configure(now, self.setup.rules.clone());
                 self.carry_out(Box::new(|_| None), ctx);
             }
             Question::Noted(note) => {
                 self.rules.noted(&note);
+                self.under_way.remove(&Errand::Note(note));
                 self.carry_out(Box::new(|_| None), ctx);
             }
         }
@@ -247,7 +251,6 @@ impl AgentSupervisor {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a few messages for each decision that was carried out")]
     fn follow_up(
         &mut self,
         effects: Vec<Effect>,
@@ -257,8 +260,16 @@ impl AgentSupervisor {
     ) {
         for effect in effects {
             let promise = promise.filter(|_| matches!(effect, Effect::Make(_))).cloned();
-            self.act(effect, 0, promise, ctx);
+            if self.setup.leads || promise.is_some() {
+                self.act(effect, 0, promise, ctx);
+            }
         }
+        self.tell_news(news);
+    }
+
+    /// Tells those who wait for the end of an agent, and all that may know of it.
+    #[expect(clippy::disallowed_methods, reason = "a few messages for each decision that was carried out")]
+    fn tell_news(&mut self, news: Vec<News>) {
         for news in news {
             if let News::Agent(told) = &news
                 && told.status.state.is_over()
@@ -305,8 +316,7 @@ impl AgentSupervisor {
         }));
     }
 
-    /// Goes over to what another daemon changed; nothing is decided meanwhile. Who waits for the end of an agent that is
-    /// over by now is told.
+    /// Goes over to what another daemon changed, and tells it; nothing is decided meanwhile.
     pub(super) fn read_changed(&mut self, changed: oneshot::Sender<()>, ctx: &mut Context<Self>) {
         self.is_busy = true;
         let store = self.setup.store.clone();
@@ -315,9 +325,14 @@ impl AgentSupervisor {
             supervisor.is_busy = false;
             match read {
                 Ok(kept) => {
-                    supervisor.restore(kept);
+                    let before = supervisor.restore(kept);
                     drop(changed);
+                    let news = supervisor.rules.news_since(&before);
+                    supervisor.tell_news(news);
                     supervisor.tell_who_waits();
+                    if supervisor.setup.leads {
+                        supervisor.catch_up(ctx);
+                    }
                     supervisor.go_on(ctx);
                 }
                 // It reads everything anew then, this too.
@@ -340,11 +355,14 @@ impl AgentSupervisor {
         });
     }
 
-    /// Asks for everything anew that may be under way.
+    /// Asks for everything anew that may be under way, where that is done here; else nothing of it is heard any more.
     pub(super) fn resume(&mut self, ctx: &mut Context<Self>) {
         self.line = self.line.as_ref().map(Line::anew);
-        self.rules.resume(clock::now());
-        self.carry_out(Box::new(|_| None), ctx);
+        self.under_way.clear();
+        if self.setup.leads {
+            self.rules.resume(clock::now());
+            self.carry_out(Box::new(|_| None), ctx);
+        }
         self.go_on(ctx);
     }
 }

@@ -31,10 +31,22 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How often that is done before it has failed: some ten minutes.
 const ATTEMPTS_MAX: u32 = 80;
 
+/// What an effect comes to: it is not begun anew while it is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Errand {
+    Make(SubAgentId),
+    /// The turn of this number.
+    Turn(SubAgentId, u32),
+    Stop(SubAgentId),
+    Note(String),
+}
+
 /// Something that was asked for and is not over.
 pub(super) struct OpenRequest {
     /// What it is for.
     pub(super) effect: Effect,
+    /// The same, as it is known while it is under way.
+    pub(super) errand: Errand,
     /// How often it was asked for.
     pub(super) attempt: u32,
     /// The run that is followed, where it is one.
@@ -54,6 +66,24 @@ pub(super) struct Followed {
 }
 
 impl AgentSupervisor {
+    /// Does what is outstanding and not under way.
+    pub(super) fn catch_up(&mut self, ctx: &mut Context<Self>) {
+        for effect in self.rules.outstanding() {
+            if self.errand(&effect).is_some_and(|errand| !self.under_way.contains(&errand)) {
+                self.act(effect, 0, None, ctx);
+            }
+        }
+    }
+
+    fn errand(&self, effect: &Effect) -> Option<Errand> {
+        Some(match effect {
+            Effect::Make(agent) => Errand::Make(agent.clone()),
+            Effect::Prompt(agent) => Errand::Turn(agent.clone(), self.rules.agent(agent)?.turns),
+            Effect::Stop(agent) => Errand::Stop(agent.clone()),
+            Effect::Note(note) => Errand::Note(note.id.clone()),
+        })
+    }
+
     /// Does something that was decided, where that still is to be done.
     pub(super) fn act(
         &mut self,
@@ -63,9 +93,11 @@ impl AgentSupervisor {
         ctx: &mut Context<Self>,
     ) {
         let Some((owner, command, run)) = self.command(&effect) else { return };
+        let Some(errand) = self.errand(&effect) else { return };
         let Some(line) = &mut self.line else { return };
+        self.under_way.insert(errand.clone());
         self.turns_total += u64::from(run.is_some() && attempt == 0);
-        let waiting = OpenRequest { effect, attempt, run, _promise: promise };
+        let waiting = OpenRequest { effect, errand, attempt, run, _promise: promise };
         if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
             self.refused(*waiting, busy, ctx);
@@ -122,15 +154,13 @@ impl AgentSupervisor {
 
     /// Something could not be done: for the moment, or at all.
     fn refused(&mut self, waiting: OpenRequest, error: Error, ctx: &mut Context<Self>) {
-        let OpenRequest { effect, attempt, run, .. } = waiting;
+        let OpenRequest { effect, errand, attempt, run, .. } = waiting;
         if error.is_retryable() && attempt < ATTEMPTS_MAX {
             self.retries_total += 1;
             let delay = (RETRY * (attempt + 1)).min(RETRY_MAX);
-            let turn = run.map(|run| run.turn);
             ctx.run_later(delay, move |supervisor, ctx| {
-                // Another turn has its own.
-                let is_same = |id| supervisor.rules.agent(id).map(|agent| agent.turns) == turn;
-                if !matches!(&effect, Effect::Prompt(id) if !is_same(id)) {
+                // It may be over, or be another daemon's to do.
+                if supervisor.under_way.contains(&errand) {
                     supervisor.act(effect, attempt + 1, None, ctx);
                 }
             });
@@ -156,7 +186,8 @@ impl AgentSupervisor {
                 self.ask(Question::Noted(note.id), ctx);
             }
             (Effect::Make(agent), _) => {
-                tracing::warn!(%agent, %error, "the session of an agent was not made")
+                tracing::warn!(%agent, %error, "the session of an agent was not made");
+                self.under_way.remove(&errand);
             }
             (Effect::Prompt(_), None) => {}
         }
@@ -173,7 +204,8 @@ impl AgentSupervisor {
             (Err(error), effect) => self.refused(OpenRequest { effect, ..waiting }, error, ctx),
             (Ok(_), Effect::Stop(agent)) => self.ask(Question::Settled(agent), ctx),
             (Ok(_), Effect::Note(note)) => self.ask(Question::Noted(note.id), ctx),
-            (Ok(_), Effect::Make(_) | Effect::Prompt(_)) => {}
+            (Ok(_), Effect::Make(_)) => drop(self.under_way.remove(&waiting.errand)),
+            (Ok(_), Effect::Prompt(_)) => {}
         }
     }
 

@@ -9,8 +9,9 @@
 //! Where something can't be written down nothing of it is done: the supervisor goes back to what is written
 //! once the store can be written again, and asks for everything under way anew, as after a crash.
 //!
-//! In a cluster other daemons have agents too. What they changed is read anew, between two decisions of this one; nothing
-//! is done about it here, since they do it.
+//! In a cluster every daemon decides what it is asked for, and writes it down; what others changed is read anew between
+//! two decisions. What follows is done by the one that leads ([`Lead`]), whoever decided it: so agents go on when a daemon
+//! dies, be it the leader. Only sessions are made by whoever was asked for an agent, since that waits for them.
 
 mod decisions;
 mod effects;
@@ -35,11 +36,12 @@ use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::ask::ask;
 use crate::runtime::deliver::{Asker, Deliver};
 use crate::runtime::dispatch::{Located, Request};
+use crate::runtime::lead::Lead;
 use crate::runtime::line::{Begin, Line};
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Health, KeptAgents, ReadAgents, Store, TableChanged, until_read, watch};
 
-use effects::OpenRequest;
+use effects::{Errand, OpenRequest};
 
 pub use parent_sessions::ParentSessions;
 
@@ -66,6 +68,8 @@ pub struct AgentsSetup {
     pub shared_budgets: SharedBudgets,
     /// The sessions whose end is to be told here.
     pub parent_sessions: ParentSessions,
+    /// Whether what was decided is done here until something else is said ([`Lead`]).
+    pub leads: bool,
 }
 
 /// The actor.
@@ -73,6 +77,8 @@ pub struct AgentSupervisor {
     setup: AgentsSetup,
     rules: rules::AgentRegistry,
     line: Option<Line<OpenRequest>>,
+    /// What is being done.
+    under_way: HashSet<Errand>,
     /// Those who wait while something is decided or written down.
     waiting: VecDeque<Question>,
     /// Those who wait for the end of an agent.
@@ -111,6 +117,7 @@ enum Question {
     Settled(SubAgentId),
     Noted(String),
     Configured,
+    Resume,
 }
 
 impl fmt::Debug for AgentSupervisor {
@@ -131,6 +138,7 @@ impl AgentSupervisor {
             setup,
             rules,
             line: None,
+            under_way: HashSet::new(),
             waiting: VecDeque::new(),
             awaiting: HashMap::new(),
             is_busy: false,
@@ -143,8 +151,8 @@ impl AgentSupervisor {
         Ok(supervisor)
     }
 
-    /// As it is written down.
-    fn restore(&mut self, KeptAgents { kept, spent }: KeptAgents) {
+    /// As it is written down; gives how it was.
+    fn restore(&mut self, KeptAgents { kept, spent }: KeptAgents) -> rules::AgentRegistry {
         let shared_budgets = &self.setup.shared_budgets;
         let mut is_new = HashSet::new();
         for agent in &kept.agents {
@@ -158,8 +166,9 @@ impl AgentSupervisor {
         for (session, spent) in spent.iter().filter(|(session, _)| is_new.contains(session)) {
             shared_budgets.add(session, *spent);
         }
-        self.rules = rules::AgentRegistry::restore(self.setup.rules.clone(), kept);
-        self.setup.parent_sessions.set(self.rules.parent_sessions());
+        let rules = rules::AgentRegistry::restore(self.setup.rules.clone(), kept);
+        self.setup.parent_sessions.set(rules.parent_sessions());
+        std::mem::replace(&mut self.rules, rules)
     }
 
     /// Decides this now, or when what is being written down is.
@@ -234,6 +243,16 @@ impl Handler<Begin> for AgentSupervisor {
     fn handle(&mut self, begin: Begin, ctx: &mut Self::Context) {
         self.line = Some(Line::new("crew", begin));
         self.resume(ctx);
+    }
+}
+
+impl Handler<Lead> for AgentSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Lead(leads): Lead, ctx: &mut Self::Context) {
+        if std::mem::replace(&mut self.setup.leads, leads) != leads {
+            self.ask(Question::Resume, ctx);
+        }
     }
 }
 

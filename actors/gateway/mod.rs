@@ -325,6 +325,7 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         log: log.clone(),
         shared_budgets,
         parent_sessions: parent_sessions.clone(),
+        leads: cluster.is_none(),
     })
     .await?
     .start();
@@ -752,14 +753,19 @@ impl Handler<Lead> for Gateway {
 
     fn handle(&mut self, Lead(leads): Lead, _: &mut Self::Context) -> Self::Result {
         if std::mem::replace(&mut self.leads, leads) != leads {
-            tracing::info!(leads, "cluster: jobs, channels and the bus are done by one daemon for all");
+            tracing::info!(
+                leads,
+                "cluster: agents, jobs, channels and the bus are done by one daemon for all"
+            );
         }
-        let (scheduler, channels) = (self.scheduler.clone(), self.channels.clone());
+        let (scheduler, channels, agents) =
+            (self.scheduler.clone(), self.channels.clone(), self.agents.clone());
         let takes_firings = leads && !self.draining && !self.stopping;
         Box::pin(async move {
             // One that is gone has the daemon end.
             let _ = ask(&scheduler, TakeFirings(takes_firings)).await;
             let _ = channels.send(Lead(leads)).await;
+            let _ = agents.send(Lead(leads)).await;
         })
     }
 }

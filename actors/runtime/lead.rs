@@ -1,4 +1,4 @@
-//! What is done once in a cluster, by one daemon for all: firing jobs, serving channels and the bus.
+//! What is done once in a cluster, by one daemon for all: following agents, firing jobs, serving channels and the bus.
 
 use actix::Message;
 

@@ -563,6 +563,7 @@ fn crew(daemon: &Daemon) -> AgentsSetup {
         log: Health::default(),
         shared_budgets: SharedBudgets::default(),
         parent_sessions: ParentSessions::default(),
+        leads: false,
     }
 }
 

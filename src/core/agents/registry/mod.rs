@@ -24,7 +24,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::agents::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, Spawn, Task};
-use crate::agents::team::{NAME_BYTES_MAX, TeamNews};
+use crate::agents::team::{NAME_BYTES_MAX, TeamNews, TeamState};
 use crate::error::limit::Limit;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::{AgentId, Owner, RunId, SessionKey, SubAgentId, TeamId};
@@ -140,19 +140,29 @@ impl AgentRegistry {
         self.schedule(now);
     }
 
-    /// After a start: everything that may not have been done is to be done (again).
-    pub fn resume(&mut self, now: Timestamp) {
+    /// Everything that may not have been done.
+    pub fn outstanding(&self) -> Vec<Effect> {
+        let mut effects = Vec::new();
         for agent in self.agents.values() {
+            let id = || agent.id.clone();
             match &agent.phase {
-                Phase::Waiting if agent.turns == 0 => self.step.effects.push(Effect::Make(agent.id.clone())),
-                Phase::Turn { .. } => self.step.effects.push(Effect::Prompt(agent.id.clone())),
-                Phase::Over { settling: true, .. } => {
-                    self.step.effects.push(Effect::Stop(agent.id.clone()));
+                Phase::Waiting if agent.turns == 0 => effects.push(Effect::Make(id())),
+                // Its session may not be there yet.
+                Phase::Turn { .. } if agent.turns == 1 => {
+                    effects.extend([Effect::Make(id()), Effect::Prompt(id())]);
                 }
+                Phase::Turn { .. } => effects.push(Effect::Prompt(id())),
+                Phase::Over { settling: true, .. } => effects.push(Effect::Stop(id())),
                 Phase::Waiting | Phase::Over { .. } => {}
             }
         }
-        self.step.effects.extend(self.notes.values().cloned().map(Effect::Note));
+        effects.extend(self.notes.values().cloned().map(Effect::Note));
+        effects
+    }
+
+    /// After a start: everything that may not have been done is to be done (again).
+    pub fn resume(&mut self, now: Timestamp) {
+        self.step.effects.extend(self.outstanding());
         for team in self.teams.keys().cloned().collect::<Vec<_>>() {
             self.settle_team(now, &team);
         }
@@ -179,6 +189,39 @@ impl AgentRegistry {
         news.append(&mut step.news);
         step.news = news;
         step
+    }
+
+    /// What became of agents and teams since they were so, where others decided it. What members wrote each other is not
+    /// among it: that is told where it was relayed.
+    pub fn news_since(&self, before: &Self) -> Vec<News> {
+        let mut news = Vec::new();
+        for agent in self.agents.values() {
+            let known = before.agents.get(&agent.id);
+            if known == Some(agent) {
+                continue;
+            }
+            let what = match known {
+                None => AgentChange::Spawned,
+                Some(known) if agent.state() == AgentState::Stopped && !known.is_over() => {
+                    AgentChange::Stopped
+                }
+                Some(_) => AgentChange::Changed,
+            };
+            news.push(News::Agent(Box::new(AgentNews { what, status: self.status_of(agent) })));
+        }
+        for team in self.teams.values() {
+            let known = before.teams.get(&team.id);
+            if known == Some(team) {
+                continue;
+            }
+            news.push(News::Team(Box::new(TeamNews::Changed(self.team_status(team)))));
+            let was_dissolved = known.is_some_and(|known| known.state == TeamState::Dissolved);
+            if team.state == TeamState::Dissolved && !was_dissolved {
+                let (team, owner, reason) = (team.id.clone(), team.owner.clone(), team.why.clone());
+                news.push(News::Team(Box::new(TeamNews::Dissolved { team, owner, reason })));
+            }
+        }
+        news
     }
 
     /// An agent.
