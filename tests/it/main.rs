@@ -25,6 +25,7 @@ mod cli;
 #[cfg(feature = "nats")]
 mod cluster;
 #[cfg(feature = "nats")]
+mod cluster_agents;
 mod cluster_commands;
 #[cfg(feature = "nats")]
 mod cluster_files;

@@ -255,6 +255,38 @@ fn session(name: &str) -> SessionKey {
 }
 
 #[test]
+fn what_others_decided_is_told_and_done_by_who_reads_it() {
+    let mut world = World::new(4);
+    let team = world.team(Coordination::Parallel, 2).unwrap().team;
+    let status = world.spawn(None, "count").unwrap();
+    let read = |world: &World| AgentRegistry::restore(world.setup.clone(), world.kept.clone());
+    let nothing = AgentRegistry::restore(world.setup.clone(), Kept::default());
+    let spawned = read(&world);
+    let told = spawned.news_since(&nothing);
+    let is_spawned = |news: &&News| matches!(news, News::Agent(told) if told.what == AgentChange::Spawned);
+    assert_eq!((told.len(), told.iter().filter(is_spawned).count()), (4, 3), "{told:?}");
+    // Whoever put them to work may have died before it made their sessions.
+    let outstanding = spawned.outstanding();
+    let made = Effect::Make(status.agent.clone());
+    let prompted = Effect::Prompt(status.agent.clone());
+    let at = |effect| outstanding.iter().position(|found| *found == effect).unwrap();
+    assert!(at(made) < at(prompted), "{outstanding:?}");
+    assert_eq!(outstanding.len(), 6, "{outstanding:?}");
+
+    assert!(spawned.news_since(&read(&world)).is_empty(), "nothing was decided since");
+    let now = world.now();
+    world.registry.dissolve(now, &principal("ada"), &team, None).unwrap();
+    world.registry.stop(now, &principal("ada"), &status.agent, None, false).unwrap();
+    world.write();
+    let told = read(&world).news_since(&spawned);
+    let is_stopped = |news: &&News| matches!(news, News::Agent(told) if told.what == AgentChange::Stopped);
+    assert_eq!(told.iter().filter(is_stopped).count(), 3, "{told:?}");
+    let is_dissolved =
+        |news: &News| matches!(news, News::Team(told) if matches!(&**told, TeamNews::Dissolved { .. }));
+    assert!(is_dissolved(told.last().unwrap()), "{told:?}");
+}
+
+#[test]
 fn an_agent_does_its_task_and_its_parent_is_told() {
     let mut world = World::new(10);
     let agent = world.spawn(Some(session("s")), "count to ten").unwrap();
