@@ -43,10 +43,17 @@ pub struct InCluster {
     /// The runs that are in lanes, by its log.
     pub lanes: Lanes,
     pub(crate) attend: Recipient<Attend>,
+    pub(crate) give_away: Recipient<GiveAway>,
     pub(crate) depart: Recipient<Depart>,
     /// What it lives on, with the connection to the servers.
     pub(crate) arbiter: ArbiterHandle,
 }
+
+/// Gives all slots away that this daemon owns and takes none (true), or takes part again. Answers how many it has;
+/// nothing where nobody else is there to take them.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Option<usize>")]
+pub struct GiveAway(pub bool);
 
 /// Gives everything away that this daemon owns, for the others to go on with, and ends. Answered when that is done, or
 /// when it took too long.
@@ -59,6 +66,12 @@ impl InCluster {
     pub(crate) async fn attend(&self, attend: Attend) {
         // One that is gone has the daemon end.
         let _ = self.attend.send(attend).await;
+    }
+
+    /// See [`GiveAway`].
+    pub(crate) async fn give_away(&self, on: bool) -> Option<usize> {
+        // One that is gone has nothing to give.
+        self.give_away.send(GiveAway(on)).await.ok().flatten()
     }
 
     /// Gives everything away and ends. What is on its way is written before that, as far as there is time.

@@ -85,6 +85,7 @@ async fn open_on(arbiter: &ArbiterHandle, config: &config::Cluster, path: PathBu
         slots: cluster.clone().recipient(),
         hand_over: cluster.clone().recipient(),
         attend: cluster.clone().recipient(),
+        give_away: cluster.clone().recipient(),
         depart: cluster.recipient(),
         files: Arc::new(remote.clone()),
         remote: Arc::new(remote),

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::engine::{Beat, Extent, HandOverAsked, LogServers, Node, is_full};
 use super::{Cluster, Leave, now_ms};
-use crate::in_cluster::Depart;
+use crate::in_cluster::{Depart, GiveAway};
 use crate::runtime::clock;
 use crate::store::{LogWriter, ReadPosition};
 
@@ -318,9 +318,12 @@ impl Cluster {
             return None;
         }
         let slots = self.held();
-        tracing::info!(
-            "cluster: all slots are being given away, as an operator asked; none is taken until a restart"
-        );
+        if self.ownership.state() != Some(NodeState::Draining) {
+            tracing::info!(
+                "cluster: all slots are being given away, as an operator asked; none is taken until a restart or \
+                 `clawmux drain --off`"
+            );
+        }
         self.own(Input::Drain, ctx);
         Some(slots)
     }
@@ -339,6 +342,18 @@ impl StreamHandler<HandOverAsked> for Cluster {
 
     /// It ends only where the connection does.
     fn finished(&mut self, _: &mut Context<Self>) {}
+}
+
+impl Handler<GiveAway> for Cluster {
+    type Result = Option<usize>;
+
+    fn handle(&mut self, GiveAway(on): GiveAway, ctx: &mut Self::Context) -> Self::Result {
+        if on {
+            return self.hand_over(ctx);
+        }
+        self.own(Input::CallOff, ctx);
+        Some(self.held())
+    }
 }
 
 impl Handler<Begin> for Cluster {

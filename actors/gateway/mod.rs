@@ -729,21 +729,28 @@ impl Handler<GetInfo> for Gateway {
 }
 
 impl Handler<Drain> for Gateway {
-    type Result = ResponseFuture<Result<(), Error>>;
+    type Result = ResponseFuture<Result<Option<usize>, Error>>;
 
     fn handle(&mut self, Drain { on }: Drain, _: &mut Self::Context) -> Self::Result {
         if std::mem::replace(&mut self.draining, on) != on {
-            tracing::info!(draining = on, "draining, as the operator asked: new prompts are refused");
+            tracing::info!("an operator asked to {}", if on { "drain" } else { "take work again" });
         }
         let takes_firings = self.leads && !on;
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
-        let (scheduler, daemon) = (self.scheduler.clone(), self.daemon.clone());
+        let (scheduler, daemon, cluster) =
+            (self.scheduler.clone(), self.daemon.clone(), self.cluster.clone());
         Box::pin(async move {
             ask(&scheduler, TakeFirings(takes_firings)).await?;
             // Said first, so that nobody is sent here to be refused.
             ask(&listener, listener::Draining(on)).await?;
-            ask(&sessions, TakePrompts(!on)).await?;
-            ask(&daemon, LookAtHealth).await
+            let slots = match cluster {
+                Some(cluster) => cluster.give_away(on).await,
+                None => None,
+            };
+            // Whoever has the sessions takes them.
+            ask(&sessions, TakePrompts(!on || slots.is_some())).await?;
+            ask(&daemon, LookAtHealth).await?;
+            Ok(slots)
         })
     }
 }

@@ -15,9 +15,9 @@ use actix::prelude::*;
 use clawmux_core::config::Config;
 use clawmux_core::config::catalog::AgentEntry;
 use clawmux_core::daemon::operator::{
-    self, AgentModels, BackupReport, CacheReport, Closed, Connections, DaemonInfo, DaemonStatus, McpApproved,
-    McpRestarted, OperatorCommand, OperatorReply, Paired, Progress, ReadUsage, SessionPage, Settled,
-    UsageReport,
+    self, AgentModels, BackupReport, CacheReport, Closed, Connections, DaemonInfo, DaemonStatus, Drained,
+    McpApproved, McpRestarted, OperatorCommand, OperatorReply, Paired, Progress, ReadUsage, SessionPage,
+    Settled, UsageReport,
 };
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::principal::Principal;
@@ -81,10 +81,11 @@ const BY: &str = "the operator";
 #[rtype(result = "Result<DaemonInfo, Error>")]
 pub struct GetInfo;
 
-/// Has the daemon take no new prompts while `on`, or take them again. What it accepted goes on in
-/// any case.
+/// Has the daemon take no new prompts while `on`, or take them again. What it accepted goes on in any case. In a cluster
+/// where others are there it gives its sessions away instead, and passes prompts on to them; answers how many slots it
+/// has left then.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<(), Error>")]
+#[rtype(result = "Result<Option<usize>, Error>")]
 pub struct Drain {
     /// Whether it drains.
     pub on: bool,
@@ -364,8 +365,9 @@ impl Sources {
                 OperatorReply::MemoriesImported(memories::import((&self.store, &self.embedder), asked).await?)
             }
             OperatorCommand::Drain(operator::Drain { on }) => {
-                self.drain.send(Drain { on }).await.map_err(gone)??;
-                OperatorReply::Drained(self.sessions.send(Observe).await.map_err(gone)?.into())
+                let slots = self.drain.send(Drain { on }).await.map_err(gone)??;
+                let sessions = self.sessions.send(Observe).await.map_err(gone)?.into();
+                OperatorReply::Drained(Drained { sessions, slots })
             }
             OperatorCommand::Backup(asked) => {
                 OperatorReply::Copied(self.back_up(Backup { to: asked.file }, asker).await?)

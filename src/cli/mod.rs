@@ -261,6 +261,9 @@ pub(crate) enum Command {
     /// Clients are told to try again later, and /readyz answers 503. Sessions can still be read and runs aborted. The
     /// daemon goes on until it is stopped. SIGTERM interrupts runs that take longer than gateway.drain_timeout_ms; the
     /// next start continues them.
+    ///
+    /// In a cluster the other daemons take the sessions over instead, with all that runs, and prompts are passed on to
+    /// them.
     Drain(Drain),
     /// Make a consistent copy of the store while the daemon works
     ///

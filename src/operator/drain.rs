@@ -1,4 +1,5 @@
-//! `clawmux drain`: has the daemon refuse new prompts, and waits until all accepted ones have run.
+//! `clawmux drain`: has the daemon refuse new prompts, and waits until all accepted ones have run; in a cluster until
+//! other daemons have its sessions.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -39,7 +40,11 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
             break answer;
         }
         if told.is_empty() {
-            tell("draining: new prompts are refused; Ctrl-C stops waiting, not the draining");
+            let how = match answer.get("slots") {
+                Some(_) => "the other daemons of the cluster take its sessions",
+                None => "new prompts are refused",
+            };
+            tell(&format!("draining: {how}; Ctrl-C stops waiting, not the draining"));
         }
         if told != left {
             tell(&format!("left: {left}"));
@@ -60,17 +65,25 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
         }
         sleep(POLL);
     };
-    print::answer(global, &answer, |_| {
-        "drained: nothing is running, so the daemon can be stopped now. It refuses new prompts until it is restarted, \
-         or until `clawmux drain --off`"
-            .into()
+    print::answer(global, &answer, |answer| {
+        let meanwhile = match answer.get("slots") {
+            Some(_) => "the other daemons have its sessions, so it can be stopped now. It takes none",
+            None => "nothing is running, so the daemon can be stopped now. It refuses new prompts",
+        };
+        format!("drained: {meanwhile} until it is restarted, or until `clawmux drain --off`")
     });
     Ok(())
 }
 
 /// What is left to do; empty if nothing is.
 fn left(answer: &Value) -> String {
-    let counted = [("running", "running"), ("queued", "queued"), ("waking", "being read from the store")]
+    let names = [
+        ("running", "running"),
+        ("queued", "queued"),
+        ("waking", "being read from the store"),
+        ("slots", "slots to be taken over"),
+    ];
+    let counted = names
         .into_iter()
         .filter_map(|(name, words)| match answer[name].as_u64() {
             None | Some(0) => None,

@@ -44,8 +44,9 @@ fn survive(dies: Node, stays: &Node) {
     dies.daemon.signal("KILL");
     for agent in &agents {
         let is_it = |payload: &Value| payload["agentId"] == agent["agentId"];
-        let over = watcher
-            .event_that("agent.status", |payload| is_it(payload) && payload["metrics"]["tasksCompleted"] == 1);
+        let over = watcher.event_that("agent.status", |payload| {
+            is_it(payload) && payload["metrics"]["tasksCompleted"] == 1
+        });
         assert_eq!(over["payload"]["status"], "completed", "{over}");
     }
     let mut reader = Client::connect(stays.daemon.address);

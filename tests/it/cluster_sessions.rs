@@ -125,6 +125,31 @@ fn a_key_that_comes_to_two_sessions_at_once_is_one_run_that_both_are_told() {
 }
 
 #[test]
+fn a_daemon_that_is_drained_gives_its_sessions_away_and_takes_them_back() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair();
+    let (_, of_b) = accounts(&a);
+    let mut at_b = Client::connect(b.daemon.address);
+    let prompt = at_b.prompt(&of_b[0], "/slow 3");
+    at_b.find(|frame| frame["event"] == "text");
+    let told = b.daemon.stdout_of(&["drain"]);
+    assert!(told.starts_with("drained: the other daemons have its sessions"), "{told}");
+    assert!(b.daemon.rows_of(&["cluster", "slots"]).iter().all(|slot| slot["owner"] == "a"));
+    assert_eq!((b.daemon.get("/readyz").0, a.daemon.get("/readyz").0), (503, 200));
+    // What ran is said to its end, and what comes is answered.
+    let stream = at_b.stream(&prompt);
+    assert!(stream.lasting_text().ends_with("1 2 3 done."), "{}", stream.lasting_text());
+    assert_eq!(at_b.chat(&of_b[1], "hello").events().last(), Some(&"done"));
+    b.daemon.stdout_of(&["drain", "--off"]);
+    assert_eq!(b.daemon.get("/readyz").0, 200);
+    eventually("it has its share again", || {
+        let slots = b.daemon.rows_of(&["cluster", "slots"]);
+        slots.iter().filter(|slot| slot["owner"] == "b").count() > 64
+    });
+    assert_eq!(at_b.chat(&of_b[1], "again").events().last(), Some(&"done"));
+}
+
+#[test]
 fn what_a_killed_daemon_was_doing_goes_on_at_the_other_one_and_nothing_is_done_twice() {
     needs!("nats-server");
     let (_server, [a, b]) = pair();

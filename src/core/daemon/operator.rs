@@ -100,7 +100,7 @@ area! {
         /// Remember what was exported.
         ImportMemories(ImportMemories) => MemoriesImported(ImportedMemories),
         /// Take no new prompts, or take them again.
-        Drain(Drain) => Drained(Snapshot),
+        Drain(Drain) => Drained(Drained),
         /// Copy the store; how far it is is told meanwhile.
         Backup(Backup) => Copied(BackupReport),
         /// What configuration keys say, and where that was written.
@@ -173,8 +173,8 @@ pub enum OperatorReply {
     MemoriesExported(ExportedMemories),
     /// To `ImportMemories`.
     MemoriesImported(ImportedMemories),
-    /// To `Drain`: the supervisor of sessions with those that are awake.
-    Drained(Snapshot),
+    /// To `Drain`.
+    Drained(Drained),
     /// To `Backup`.
     Copied(BackupReport),
     /// To `Explain`.
@@ -556,6 +556,15 @@ pub struct ListMemories {
 pub struct Drain {
     /// Whether draining begins (true) or ends.
     pub on: bool,
+}
+
+/// How far a daemon is drained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drained {
+    /// The supervisor of sessions with those that are awake.
+    pub sessions: Snapshot,
+    /// How many slots of its cluster it has yet to give away; none = it does not give them away.
+    pub slots: Option<usize>,
 }
 
 /// Copy the store.

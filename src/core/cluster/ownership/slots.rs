@@ -81,6 +81,8 @@ pub enum Input<'a> {
     /// Give everything away and take nothing more. Before the node has joined there is nothing to give, and this is
     /// passed over.
     Drain,
+    /// It is to take part again, instead of being drained. What is being vacated is given away all the same.
+    CallOff,
     /// Time passed: at least every [`BEAT_MS`].
     Tick,
 }
@@ -130,7 +132,8 @@ pub struct Ownership {
     takers: Vec<NodeName>,
 }
 
-/// Joining -> CatchingUp -> Live -> Draining -> Drained; what is gained late is given away in the last one, too.
+/// Joining -> CatchingUp -> Live -> Draining -> Drained; what is gained late is given away in the last one, too. A drain
+/// that is called off leads back to Live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Joining,
@@ -248,6 +251,11 @@ impl Ownership {
                 if let Some(epoch) = self.life.epoch().filter(|_| !matches!(self.life, Life::Drained(_))) {
                     self.life = Life::Draining(epoch);
                     self.give_away(now_ms, actions);
+                }
+            }
+            Input::CallOff => {
+                if let Life::Draining(epoch) | Life::Drained(epoch) = self.life {
+                    self.life = Life::Live(epoch);
                 }
             }
             Input::Tick => self.tick(now_ms, actions),

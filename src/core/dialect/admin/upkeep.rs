@@ -26,23 +26,30 @@ struct Drain {
 }
 
 /// `admin.drain`: `{"draining", "running", "queued", "waking", "sessions": [keys]}`; drained is when the
-/// three counts are 0. The daemon takes no new prompts, and what it accepted runs to its end. It stays up: logs can
+/// counts are 0. The daemon takes no new prompts, and what it accepted runs to its end. It stays up: logs can
 /// be read and runs followed or aborted, until whoever drained it stops it. Asked again it says how far it is.
+///
+/// In a cluster where other daemons are there they take its sessions over, with what runs, and prompts are passed on to
+/// them; `slots` is how many shares of the sessions it has yet to give away.
 fn drain(request: &Request) -> Result<Call, Error> {
     let on = request.read::<Drain>()?.on.unwrap_or(true);
-    ask(operator::Drain { on }, move |sessions| {
+    ask(operator::Drain { on }, move |operator::Drained { sessions, slots }| {
         let activity = Activity::of(&sessions);
         let busy = activity.awake.iter().filter(|(_, session)| session.run.is_some() || session.queued > 0);
         let mut sessions: Vec<&str> = busy.map(|(key, _)| key.as_str()).collect();
         sessions.sort_unstable();
         sessions.truncate(BUSY_MAX);
-        json!({
+        let mut told = json!({
             "draining": on,
             "running": activity.running(),
             "queued": activity.queued(),
             "waking": activity.waking,
             "sessions": sessions,
-        })
+        });
+        if let Some(slots) = slots {
+            told["slots"] = slots.into();
+        }
+        told
     })
 }
 

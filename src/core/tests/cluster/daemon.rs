@@ -146,6 +146,13 @@ impl Daemon {
         self.own(outside, now_ms, &slots::Input::Drain)
     }
 
+    pub(crate) fn call_off(&mut self, outside: &mut Outside<'_>, now_ms: u64) -> Check {
+        if let Some(running) = &mut self.running {
+            (running.is_draining, running.is_drained) = (false, false);
+        }
+        self.own(outside, now_ms, &slots::Input::CallOff)
+    }
+
     // The slots.
 
     fn own(&mut self, outside: &mut Outside<'_>, now_ms: u64, input: &slots::Input<'_>) -> Check {

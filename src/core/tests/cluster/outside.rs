@@ -148,6 +148,7 @@ figures! {
     engine_away,
     drains,
     drained,
+    called_off,
     wishes,
     names_given,
     names_refused,

@@ -62,6 +62,7 @@ enum Move {
     Leave,
     ComeBack,
     Drain,
+    CallOff,
     Blind,
 }
 
@@ -139,7 +140,7 @@ impl World<'_> {
 
     /// What happens next, out of what can.
     fn choose(&mut self) -> Move {
-        let mut weights = [(Move::Pass, 0); 21];
+        let mut weights = [(Move::Pass, 0); 22];
         let mut known = 0;
         let mut may = |weight: usize, what: Move| {
             if weight > 0 {
@@ -173,6 +174,7 @@ impl World<'_> {
                 may(16, Move::Cut);
                 may(6, Move::Leave);
                 may(8, Move::Drain);
+                may(4, Move::CallOff);
                 may(8, Move::Blind);
             }
         }
@@ -278,6 +280,10 @@ impl World<'_> {
             Move::Drain if daemon.is_up() => {
                 figures.drains += 1;
                 daemon.drain(outside, self.now_ms)?;
+            }
+            Move::CallOff if daemon.running.as_ref().is_some_and(|running| running.is_draining) => {
+                figures.called_off += 1;
+                daemon.call_off(outside, self.now_ms)?;
             }
             Move::Blind if daemon.running.as_ref().is_some_and(|running| !running.held.is_empty()) => {
                 figures.blind += u64::from(!daemon.is_blind);
