@@ -12,6 +12,9 @@
 //! In a cluster other daemons decide too. What they changed is read anew, between two decisions of this one, and the
 //! connections are closed that it does not uphold. Whether a name is free when it is given out is said by the store.
 //!
+//! A daemon that is cut off from its cluster can't know what others revoked: it lets nobody new in by what was given out,
+//! and closes the connections that came by that once it is so for too long.
+//!
 //! What ends soon is warned of in the log once a day, and when it has ended its connections are closed:
 //! those that came with it before its end was set, because it was rotated, do not know of it themselves.
 
@@ -24,7 +27,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::access::auth::Auth;
-use clawmux_core::access::authority::Authority;
+use clawmux_core::access::authority::{Authority, Word};
 use clawmux_core::access::token::{
     Change, Ledger, Moment, RotatedToken, Shown, Token, TokenCommand, TokenReply,
 };
@@ -42,7 +45,9 @@ use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
-use crate::store::{self, ReadEstate, ReadTokens, Store, TableChanged, WriteTokens, until_read, watch};
+use crate::store::{
+    self, Health, ReadEstate, ReadTokens, Store, TableChanged, WriteTokens, until_read, watch,
+};
 
 /// How many may wait for a decision.
 const WAITING_MAX: usize = 64;
@@ -74,6 +79,12 @@ pub struct Tokens {
     authority: Arc<Authority>,
     store: Addr<Store>,
     hub: Addr<Hub>,
+    /// Whether the daemon is cut off from its cluster.
+    log: Health,
+    /// How long it may be while those stay who are there.
+    patience: Duration,
+    /// Since when it is.
+    cut_off: Option<Timestamp>,
     /// Those who wait while a decision is carried out.
     waiting: VecDeque<Request<TokenCommand>>,
     is_busy: bool,
@@ -111,16 +122,25 @@ impl fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Of what the store has; from then on the authority knows of it too.
+    /// Of what the store has; from then on the authority knows of it too. `log` says whether the daemon is cut off, and
+    /// for so long those stay who came by what was given out.
     ///
     /// # Errors
     /// As the store's.
-    pub async fn open(authority: Arc<Authority>, store: Addr<Store>, hub: Addr<Hub>) -> Result<Self, Error> {
+    pub async fn open(
+        authority: Arc<Authority>,
+        store: Addr<Store>,
+        hub: Addr<Hub>,
+        (log, patience): (Health, Duration),
+    ) -> Result<Self, Error> {
         let opened = Self {
             ledger: ask(&store, ReadTokens).await??,
             authority,
             store,
             hub,
+            log,
+            patience,
+            cut_off: None,
             waiting: VecDeque::new(),
             is_busy: false,
             changed: None,
@@ -302,9 +322,40 @@ impl Tokens {
         self.noted.insert(shown.clone(), (now, false));
     }
 
+    /// Looks whether what is known of the credentials can be relied on.
+    fn look_at_the_cluster(&mut self, now: Timestamp, ctx: &mut Context<Self>) {
+        let word = match (self.log.is_cut_off(), self.cut_off) {
+            (false, None) => return,
+            (false, Some(_)) => {
+                self.cut_off = None;
+                tracing::info!("cluster: credentials that were given out let in again");
+                Word::Good
+            }
+            (true, None) => {
+                self.cut_off = Some(now);
+                tracing::warn!(
+                    closes_in_s = self.patience.as_secs(),
+                    "cut off from the cluster: credentials that were given out let nobody in, and those who came by one are \
+                     closed then"
+                );
+                Word::Doubtful
+            }
+            (true, Some(since)) if now.since(since) < self.patience => Word::Doubtful,
+            (true, Some(_)) => Word::Stale,
+        };
+        self.authority.rely(word);
+        if word == Word::Stale {
+            let whose = Whose::NotUpheld(self.authority.clone());
+            let ended = self.hub.send(Broadcast { notice: Notice::CutOff, whose });
+            // A hub that is gone has nobody left to close.
+            ctx.spawn(ended.into_actor(self).map(|_, _, _| ()));
+        }
+    }
+
     /// What time brings about.
     fn look(&mut self, ctx: &mut Context<Self>) {
         let (now, wall) = (clock::now(), clock::wall());
+        self.look_at_the_cluster(now, ctx);
         let is_due = |written: &Timestamp| now.since(*written) >= WRITE_EVERY;
         let due = self.noted.iter().filter(|(_, (written, is_used))| *is_used && is_due(written));
         for shown in due.map(|(shown, _)| shown.clone()).collect::<Vec<_>>() {

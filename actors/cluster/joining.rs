@@ -56,8 +56,15 @@ async fn open_on(arbiter: &ArbiterHandle, config: &config::Cluster, path: PathBu
     let unusable = |why: &str| format!("can't join the cluster {:?}: {why}", config.name);
     let reached = on(arbiter, async move { reach(&settings).await }).await?;
     let engine = reached.map_err(|error| ErrorCode::Unavailable.error(unusable(&error.why)))?;
-    let settled = settle(&engine, &path).await;
+    let (settled, is_there) = futures::join!(settle(&engine, &path), engine.is_there(&config.node));
     settled.map_err(|error| Error { message: unusable(&error.message), ..error })?;
+    if is_there.map_err(|why| ErrorCode::Unavailable.error(unusable(&why)))? {
+        let why = format!(
+            "another daemon is there as node {}: stop that one, or give this one another name by cluster.node",
+            config.node
+        );
+        return Err(ErrorCode::Conflict.error(unusable(&why)));
+    }
     let (store, submissions) = Store::open_in_cluster(path).await?;
     let log_writer = store.log_writer();
     let store = store.start();

@@ -135,6 +135,8 @@ pub struct Cluster {
     /// The replica is whole once it has this record; none where it was, or where that is not known yet.
     catches_up_to: Option<u64>,
     following: Option<SpawnHandle>,
+    /// Whether it is about to be followed anew.
+    is_to_follow: bool,
     /// What is read of records that are not in the log as a whole.
     reads: Reads,
     stalled: HashSet<Subject>,
@@ -222,6 +224,7 @@ impl Cluster {
                 applied: 0,
                 catches_up_to: None,
                 following: None,
+                is_to_follow: false,
                 reads: Reads::default(),
                 stalled: HashSet::new(),
                 progress: watch::Sender::default(),
@@ -806,6 +809,9 @@ impl Cluster {
     }
 
     fn follow_later(&mut self, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.is_to_follow, true) {
+            return;
+        }
         if let Some(following) = self.following.take() {
             ctx.cancel_future(following);
         }
@@ -871,6 +877,7 @@ impl Handler<Follow> for Cluster {
         };
         self.awaited.add(followed, |cluster, followed, ctx| match followed {
             Ok((applied, records)) => {
+                cluster.is_to_follow = false;
                 if applied > cluster.applied {
                     // Something was applied and nobody said so here: whoever keeps a table reads it.
                     for table in Subject::TABLES {
@@ -914,6 +921,7 @@ impl Handler<Follow> for Cluster {
             }
             Err(why) => {
                 tracing::debug!(why, "cluster: the log can't be followed");
+                cluster.is_to_follow = false;
                 cluster.follow_later(ctx);
             }
         });
@@ -924,6 +932,8 @@ impl StreamHandler<Fed> for Cluster {
     fn handle(&mut self, Fed(fed): Fed, ctx: &mut Self::Context) {
         match fed {
             Ok((followed, outcome)) => self.fed(followed, outcome, ctx),
+            // What was behind the record that failed.
+            Err(_) if self.is_to_follow => {}
             Err(NotFed::Log(why)) => {
                 tracing::warn!(why, "cluster: the log is followed anew");
                 self.follow_later(ctx);
@@ -935,7 +945,9 @@ impl StreamHandler<Fed> for Cluster {
                 self.follow_later(ctx);
             }
             Err(NotFed::Store(why)) => {
-                tracing::error!(why, "cluster: the store can't apply the log; it is tried again");
+                if self.outlook.is_held_up(&why) {
+                    tracing::error!(why, "cluster: the store can't apply the log; it is tried again");
+                }
                 self.forget_what_is_awake();
                 self.follow_later(ctx);
             }

@@ -69,6 +69,8 @@ pub struct Peers {
     /// Which of them has which ticket.
     tickets: HashMap<Ticket, SessionKey>,
     said: Option<mpsc::UnboundedSender<Arc<Published>>>,
+    /// Whether it was said that a question can't be read.
+    has_told: bool,
     awaited: Awaited<Self>,
 }
 
@@ -105,6 +107,7 @@ impl Peers {
                 feeds: HashMap::new(),
                 tickets: HashMap::new(),
                 said: None,
+                has_told: false,
                 awaited: Awaited::default(),
             }
         })
@@ -317,7 +320,9 @@ impl StreamHandler<Question> for Peers {
         let ask = match asked.and_then(|asked| Ask::from_bytes(&asked)) {
             Ok(ask) => ask,
             Err(error) => {
-                tracing::warn!(%error, "cluster: another daemon asks what can't be read");
+                if !std::mem::replace(&mut self.has_told, true) {
+                    tracing::warn!(%error, "cluster: another daemon asks what can't be read; it is said once");
+                }
                 return self.answer(reply, Answer::Failed(error));
             }
         };

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use actix::{AsyncContext as _, Context, Handler, Message, ResponseFuture, StreamHandler};
-use clawmux_core::cluster::node::{Heartbeat, NodeName, NodeState};
+use clawmux_core::cluster::node::{Heartbeat, NODES_MAX, NodeName, NodeState};
 use clawmux_core::cluster::ownership::appender::STALL_MS;
 use clawmux_core::cluster::ownership::slots::Input;
 use clawmux_core::error::{Error, ErrorCode};
@@ -30,6 +30,12 @@ use crate::store::{LogWriter, ReadPosition};
 
 /// How long nothing may come of a log that goes on, in milliseconds.
 const STILL_MS: u64 = 4_000;
+
+/// How long a node was not heard that makes room for another one.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// What servers say that have lost the log.
+const NO_STREAM: &str = "10059";
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_secs(1);
@@ -121,6 +127,11 @@ impl Outlook {
         self.held_up.replace(why.to_owned()).is_none_or(|before| before != why)
     }
 
+    /// Whether what others decide does not come: the log does not answer, or the store does not follow it.
+    fn is_cut_off(&self, now: u64) -> bool {
+        [self.answered_ms, self.followed.1].iter().any(|at| now.saturating_sub(*at) >= STALL_MS)
+    }
+
     /// The store goes on with the log.
     pub(super) fn goes_on(&mut self) {
         self.held_up = None;
@@ -151,6 +162,13 @@ impl Outlook {
 
     /// Takes a heartbeat in.
     pub(super) fn heard(&mut self, Beat { heartbeat, at }: &Beat) {
+        if self.heard.len() >= NODES_MAX && !self.heard.contains_key(&heartbeat.from.node) {
+            let now = clock::now();
+            self.heard.retain(|_, peer| now.since(peer.at) < FORGOTTEN);
+            if self.heard.len() >= NODES_MAX {
+                return;
+            }
+        }
         let before = self.heard.get(&heartbeat.from.node).and_then(|peer| peer.agrees);
         let ours = at.and_then(|(place, _)| self.places.iter().find(|(ours, _)| *ours == place));
         let agrees = at.zip(ours).map(|((_, theirs), (_, ours))| theirs == *ours);
@@ -208,7 +226,7 @@ pub(super) struct Progress {
 impl Cluster {
     /// Begins to look, and to be asked.
     pub(super) fn begin_to_look(&mut self, ctx: &mut Context<Self>) {
-        ctx.run_interval(LOOK, |cluster, _| cluster.look());
+        ctx.run_interval(LOOK, Self::look);
         self.be_asked();
     }
 
@@ -223,7 +241,18 @@ impl Cluster {
         });
     }
 
-    fn look(&mut self) {
+    /// Who is to take what is given away may be gone, or give all away too: nobody would have it.
+    fn look_whether_anybody_takes(&mut self, ctx: &mut Context<Self>) {
+        let is_asked =
+            self.ownership.state() == Some(NodeState::Draining) && self.outlook.departing.is_empty();
+        if is_asked && self.held() > 0 && self.ownership.membership().takers(now_ms()).is_empty() {
+            tracing::warn!("cluster: no other node takes the slots that are to be given away: they are kept");
+            self.own(Input::CallOff, ctx);
+        }
+    }
+
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        self.look_whether_anybody_takes(ctx);
         if !std::mem::replace(&mut self.outlook.is_asking, true) {
             let (engine, store) = (Rc::clone(&self.engine), self.store.clone());
             let is_nodes_turn = self.outlook.looks.is_multiple_of(NODES_EVERY);
@@ -275,7 +304,7 @@ impl Cluster {
         }
         let fault = self.why_nothing_can_be_written(now);
         if let Some(log_writer) = &self.outlook.log_writer
-            && log_writer.set_away(fault.clone())
+            && log_writer.set_away(fault.clone(), self.outlook.is_cut_off(now))
         {
             match fault {
                 Some(error) => tracing::error!(%error, "new work is refused until then; reads go on"),
@@ -289,6 +318,12 @@ impl Cluster {
         let Outlook { log, silent, unknown, answered_ms, acked_ms, followed, held_up, .. } = &self.outlook;
         let is_long_ago = |at: u64| now.saturating_sub(at) >= STALL_MS;
         let because = |why: &Option<String>| why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        if is_long_ago(*answered_ms) && silent.as_ref().is_some_and(|why| why.contains(NO_STREAM)) {
+            return Some(ErrorCode::Unavailable.error(
+                "the log of the cluster can't be reached: the servers have lost it; `clawmux cluster rebuild` on the node \
+                 whose store is furthest begins another log",
+            ));
+        }
         let why = if is_long_ago(*answered_ms) {
             format!("the log of the cluster can't be reached{}", because(silent))
         } else if let Some(why) = held_up {

@@ -558,6 +558,7 @@ fn cause(fault: Fault) -> &'static str {
         Fault::Idle => "idle",
         Fault::Revoked => "revoked",
         Fault::Expired => "expired",
+        Fault::CutOff => "cut off",
         Fault::Overloaded => "overloaded",
         Fault::Draining => "draining",
     }

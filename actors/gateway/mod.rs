@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::access::authority::Authority;
+use clawmux_core::cluster::ownership::appender::STALL_MS;
 use clawmux_core::config::Config;
 use clawmux_core::config::catalog::Catalog;
 use clawmux_core::daemon::operator::DaemonInfo;
@@ -313,7 +314,11 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     .start();
     let configuration = Configuration::new(setup.layers.clone()).start();
     // Nobody is let in before it is known which credentials there are.
-    let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
+    let grace = config.cluster.as_ref().map_or(Duration::MAX, |cluster| cluster.partition_grace);
+    // It is known to be cut off after the first part of it.
+    let patience = grace.saturating_sub(Duration::from_millis(STALL_MS));
+    let tokens =
+        Tokens::open(authority.clone(), store.clone(), hub.clone(), (log.clone(), patience)).await?.start();
     authority.may_listen(&listen)?;
     authority.secrets_suit(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();

@@ -230,6 +230,8 @@ pub enum Notice {
     Draining,
     /// What the connection was let in for does not hold any more.
     Revoked,
+    /// It can't be known any more whether that holds.
+    CutOff,
 }
 
 /// Tells some connections, or all.
@@ -583,6 +585,7 @@ impl Handler<Broadcast> for Hub {
         let fault = match notice {
             Notice::Draining => Fault::Draining,
             Notice::Revoked => Fault::Revoked,
+            Notice::CutOff => Fault::CutOff,
         };
         for member in self.members.values() {
             if whose.includes(member)

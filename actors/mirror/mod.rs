@@ -65,6 +65,9 @@ const GAP_PATIENCE: Duration = Duration::from_millis(200);
 /// Pieces of text that may wait for what comes before them.
 const EARLY_MAX: usize = 4096;
 
+/// The bytes that they may have.
+const EARLY_BYTES_MAX: usize = 4 << 20;
+
 /// What is read of the store at once, in bytes.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -623,7 +626,9 @@ impl Actor for Mirror {
 
 impl StreamHandler<Heard> for Mirror {
     fn handle(&mut self, Heard(said): Heard, ctx: &mut Self::Context) {
-        if self.early.len() + said.len() > EARLY_MAX {
+        // Hardly ever is there anything that came early.
+        let bytes: usize = self.early.values().chain(&said).map(|logged| logged.event.bytes()).sum();
+        if self.early.len() + said.len() > EARLY_MAX || bytes > EARLY_BYTES_MAX {
             // It comes with the end of its step.
             self.early.clear();
             return;

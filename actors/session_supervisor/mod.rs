@@ -476,7 +476,7 @@ impl Handler<Observe> for SessionSupervisor {
         let parked = self.parked().len();
         let state = json!({
             "awake": awake,
-            "waking": self.sessions.len() - awake - parked,
+            "waking": self.sessions.values().filter(|entry| entry.is_waking()).count(),
             "idempotency_keys_open": self.keys.len(),
             "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),

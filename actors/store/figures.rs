@@ -59,6 +59,8 @@ pub(crate) struct Figures {
     pub(super) fault: watch::Sender<Option<Error>>,
     /// Why the cluster can't, likewise.
     pub(super) away: watch::Sender<Option<Error>>,
+    /// Whether that is because the cluster can't be reached.
+    pub(super) cut_off: watch::Sender<bool>,
 }
 
 /// How long things took.

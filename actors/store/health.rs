@@ -12,16 +12,24 @@ pub struct Health {
     writer: watch::Receiver<Option<Error>>,
     /// Why the cluster can't.
     cluster: watch::Receiver<Option<Error>>,
+    /// Whether what others decide does not come.
+    cut_off: watch::Receiver<bool>,
 }
 
 impl Health {
     pub(super) fn new(figures: &Figures) -> Self {
-        Self { writer: figures.fault.subscribe(), cluster: figures.away.subscribe() }
+        let (writer, cluster) = (figures.fault.subscribe(), figures.away.subscribe());
+        Self { writer, cluster, cut_off: figures.cut_off.subscribe() }
     }
 
     /// Why nothing can be written; none where it can.
     pub fn fault(&self) -> Option<Error> {
         self.writer.borrow().clone().or_else(|| self.cluster.borrow().clone())
+    }
+
+    /// Whether this daemon is cut off from its cluster: what others decide does not come.
+    pub fn is_cut_off(&self) -> bool {
+        *self.cut_off.borrow()
     }
 
     /// Waits until the log can be written, or is closed.
@@ -40,6 +48,10 @@ impl Health {
 impl Default for Health {
     /// Of a log that can always be written.
     fn default() -> Self {
-        Self { writer: watch::channel(None).1, cluster: watch::channel(None).1 }
+        Self {
+            writer: watch::channel(None).1,
+            cluster: watch::channel(None).1,
+            cut_off: watch::channel(false).1,
+        }
     }
 }

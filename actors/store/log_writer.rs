@@ -193,8 +193,10 @@ impl LogWriter {
     }
 
     /// Says why the cluster can write nothing, or that it can, and whether it is known only now that one of both is so.
+    /// `is_cut_off`: it can't be reached.
     #[cfg(feature = "nats")]
-    pub(crate) fn set_away(&self, why: Option<Error>) -> bool {
+    pub(crate) fn set_away(&self, why: Option<Error>, is_cut_off: bool) -> bool {
+        self.figures.cut_off.send_if_modified(|was| std::mem::replace(was, is_cut_off) != is_cut_off);
         let was_away = self.figures.away.borrow().is_some();
         self.figures.away.send_if_modified(|away| {
             let is_news = *away != why;

@@ -314,7 +314,10 @@ impl Gate {
         let daemon = Daemon::start(server, node).await;
         let auth = Auth { token: None, jwt: None, loopback: LoopbackPolicy::Auto, api_keys: Vec::new() };
         let (authority, hub) = (Arc::new(Authority::new(&auth)), Hub::default().start());
-        let tokens = Tokens::open(authority.clone(), daemon.store.clone(), hub.clone()).await.unwrap();
+        let tokens =
+            Tokens::open(authority.clone(), daemon.store.clone(), hub.clone(), (Health::default(), PATIENCE))
+                .await
+                .unwrap();
         Self { daemon, authority, hub, tokens: tokens.start() }
     }
 

@@ -151,10 +151,10 @@ pub(crate) fn uuid_of(text: &str) -> String {
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// The number after this one.
+    /// The number after this one; there is none after the last, which only forged messages have.
     #[must_use]
     pub fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

@@ -140,3 +140,44 @@ fn a_daemon_that_can_not_join_says_why_and_what_to_do() {
     let (code, _, stderr) = output(command(home.path()).args(["cluster", "init"]));
     assert!(code == 1 && stderr.contains("sync_interval: always"), "{code} {stderr}");
 }
+
+#[test]
+fn a_second_daemon_of_the_same_name_is_refused_and_the_first_goes_on() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let daemon = Daemon::at(begun(&config), &config, &[]);
+    let mut client = Client::connect(daemon.address);
+    let prompt = client.prompt("ada", "/slow 4");
+    let other = home();
+    std::fs::write(other.path().join("gateway.toml"), &config).unwrap();
+    let (code, _, stderr) = output(command(other.path()).args(["serve", "--listen", "127.0.0.1:0"]));
+    assert!(code != 0 && stderr.contains("another daemon is there as node a"), "{code} {stderr}");
+    assert!(stderr.contains("cluster.node"), "{stderr}");
+    let stream = client.stream(&prompt);
+    let restarted = stream.events().contains(&"restart");
+    assert!(stream.lasting_text().ends_with("1 2 3 4 done.") && !restarted, "{:?}", stream.0);
+}
+
+#[test]
+fn a_record_of_a_later_version_holds_the_store_up_and_is_told_once() {
+    needs!("nats-server");
+    let (server, config) = server();
+    let daemon = Daemon::at(begun(&config), &config, &[]);
+    let mut client = Client::connect(daemon.address);
+    assert_eq!(client.chat("ada", "hello").events().last(), Some(&"done"));
+    let later = br#"{"v":900,"token":1,"record":1,"kind":"later","body":{}}"#;
+    for number in 0..20 {
+        server.publish_raw(&format!("clawmux.log.s.0.z{number}"), b"NATS/1.0\r\n\r\n", later);
+    }
+    let reason = eventually("it is no longer ready", || {
+        let (code, body) = readiness(&daemon);
+        (code == 503).then(|| body["reason"].to_string())
+    });
+    assert!(reason.contains("does not follow the log of the cluster") && reason.contains("900"), "{reason}");
+    let told = daemon.log().matches("the store can't apply the log").count();
+    assert_eq!(told, 1, "{}", daemon.log());
+    let metrics = daemon.get("/metrics").1;
+    let followed_anew = metrics.lines().find(|line| line.starts_with("clawmux_cluster_followed_anew"));
+    let count: f64 = followed_anew.unwrap().split(' ').next_back().unwrap().parse().unwrap();
+    assert!(count < 100.0, "{followed_anew:?}: each record that fails begins it once more");
+}

@@ -374,6 +374,7 @@ impl Stage {
                     "idle" => Fault::Idle,
                     "revoked" => Fault::Revoked,
                     "expired" => Fault::Expired,
+                    "cut off" => Fault::CutOff,
                     "overloaded" => Fault::Overloaded,
                     "draining" => Fault::Draining,
                     _ => return Err("no such fault".into()),

@@ -141,7 +141,11 @@ impl Engine {
 
 fn entry(prefix: &str, stored: &Stored) -> Option<Entry> {
     let subject = stored.headers.get_last(async_nats::header::NATS_SUBJECT)?.as_str();
-    let slot = subject.strip_prefix(prefix).and_then(|number| number.parse().ok()).map(Slot::new);
+    let slot = subject.strip_prefix(prefix).and_then(|number| {
+        let slot: u8 = number.parse().ok()?;
+        // As it is written here, or two keys were one slot.
+        (slot.to_string() == number).then_some(Slot::new(slot))
+    });
     let claim = match stored.headers.get("KV-Operation").is_some() {
         true => Some(Claim::default()),
         false => claim(&stored.payload),

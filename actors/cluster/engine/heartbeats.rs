@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use async_nats::Subscriber;
 use clawmux_core::cluster::node::{Epoch, Heartbeat, Incarnation, NodeName, NodeState};
+use clawmux_core::cluster::ownership::slots::BEAT_MS;
 use clawmux_core::hex::{from_hex, hex};
 use clawmux_core::replica::digest::Digest;
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -21,6 +22,9 @@ use crate::nats::one_line;
 
 /// How long it may take until a heartbeat is on its way.
 const SENT_WITHIN: Duration = Duration::from_millis(250);
+
+/// How long it is listened whether a node is there.
+const LISTENS: Duration = Duration::from_millis(2 * BEAT_MS + 200);
 
 #[derive(Serialize, Deserialize)]
 struct BeatValue {
@@ -75,6 +79,21 @@ impl Engine {
         }
     }
 
+    /// Whether a daemon is there that has joined as this node: it is listened for, for a little more than two heartbeats,
+    /// where one ever was.
+    ///
+    /// # Errors
+    /// Where that can't be found out.
+    pub async fn is_there(&self, node: &NodeName) -> Result<bool, String> {
+        if !self.nodes().await?.iter().any(|known| known.from.node == *node) {
+            return Ok(false);
+        }
+        let subscribed = self.nats.client.subscribe(self.subjects.alive(node));
+        let mut beats = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await?;
+        let heard = timeout(LISTENS, beats.next()).await;
+        Ok(matches!(heard, Ok(Some(_))))
+    }
+
     /// Begins to hear the other nodes, as soon as the server knows of it: what is sent in the first moment
     /// may be lost. It goes on over lost connections; what was sent meanwhile is lost, too.
     ///
@@ -106,7 +125,12 @@ impl Stream for Heartbeats {
             };
             match serde_json::from_slice::<BeatValue>(&message.payload) {
                 Ok(beat) if self.me.get().is_some_and(|me| beat.node == me.as_str()) => {}
-                Ok(beat) => return Poll::Ready(Some(beat.into())),
+                Ok(beat) => {
+                    let beat = Beat::from(beat);
+                    if beat.heartbeat.is_bounded() {
+                        return Poll::Ready(Some(beat));
+                    }
+                }
                 Err(error) => {
                     let (subject, error) = (message.subject.as_str(), error.to_string());
                     tracing::debug!(subject, error = ?error, "cluster: no heartbeat");

@@ -89,7 +89,8 @@ pub(super) async fn read(
 
 /// Whether a stream has no room left, by what a server said.
 pub fn is_full(why: &str) -> bool {
-    why.contains("maximum bytes")
+    // Of the stream, or of the server.
+    why.contains("maximum bytes") || why.contains("insufficient")
 }
 
 /// Removes all parts under subjects like this, where there are any.

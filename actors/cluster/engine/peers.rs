@@ -1,5 +1,6 @@
 //! Questions from node to node, and text as it is said: messages that are not stored. Any of them may be lost, late or
-//! there twice. A question or an answer that is too large for a message is a blob, which goes by itself after a while.
+//! there twice. A question or an answer that is too large for a message is a blob: who asked removes both once he has the
+//! answer, or none, and what is left goes by itself after a while.
 
 use std::time::Duration;
 
@@ -46,9 +47,15 @@ impl Engine {
     pub async fn ask(&self, node: &NodeName, asked: Bytes, within: Duration) -> Result<Bytes, Unanswered> {
         self.connected().map_err(Unanswered::NotAsked)?;
         let asked = self.in_message(asked).await.map_err(Unanswered::NotAsked)?;
-        let request = Request::new().payload(asked).timeout(Some(within));
-        match self.nats.client.send_request(self.subjects.questions(node), request).await {
-            Ok(message) => self.of_message(message.payload).await.map_err(Unanswered::Unknown),
+        let request = Request::new().payload(asked.clone()).timeout(Some(within));
+        let answer = self.nats.client.send_request(self.subjects.questions(node), request).await;
+        self.let_go(&asked).await;
+        match answer {
+            Ok(message) => {
+                let read = self.of_message(message.payload.clone()).await;
+                self.let_go(&message.payload).await;
+                read.map_err(Unanswered::Unknown)
+            }
             Err(error) => {
                 let why = one_line(&error);
                 Err(match error.kind() {
@@ -120,6 +127,15 @@ impl Engine {
         match timeout(READ_WITHIN, self.read_blob(&blob)).await {
             Ok(read) => read.map_err(|(NoBlob::Damaged(why) | NoBlob::Away(why))| why),
             Err(_) => Err("what is too large for a message did not come in time".to_owned()),
+        }
+    }
+
+    /// Removes the blob that a message stands for, where it stands for one.
+    async fn let_go(&self, message: &Bytes) {
+        if let Some(blob) = Blob::of_message(message)
+            && let Err(why) = self.remove_blob(&blob).await
+        {
+            tracing::debug!(blob = blob.name(), why, "cluster: it goes by itself later");
         }
     }
 

@@ -128,6 +128,10 @@ impl Engine {
             bytes: state.bytes,
             records: state.messages,
         };
+        // Any server answers then, with what it knew last.
+        if info.cluster.as_ref().is_some_and(|cluster| cluster.leader.is_none()) {
+            return Err("no server leads it: most of those that have it are away".to_owned());
+        }
         let servers = info.cluster.as_ref().map(|cluster| LogServers {
             leader: cluster.leader.clone(),
             followers: cluster.replicas.iter().map(LogServer::from).collect(),

@@ -188,6 +188,7 @@ impl World {
             log: log_writer.health(),
             shared_budgets: SharedBudgets::default(),
             parent_sessions: parent_sessions.clone(),
+            leads: true,
         });
         let agents = agents.await.unwrap().start();
         let files = files::FilesSetup {

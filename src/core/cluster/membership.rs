@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::node::{Epoch, Heartbeat, Incarnation, NodeName, NodeState};
+use crate::cluster::node::{Epoch, Heartbeat, Incarnation, NODES_MAX, NodeName, NodeState};
 
 /// What one node knows of the others.
 #[derive(Clone, Debug)]
@@ -55,6 +55,13 @@ impl Membership {
         let is_old = self.others.get(node).is_some_and(|other| other.epoch > *epoch);
         if *node == self.me || is_old {
             return;
+        }
+        if self.others.len() >= NODES_MAX && !self.others.contains_key(node) {
+            // Names that nobody has any more make room.
+            self.others.retain(|_, other| now_ms.saturating_sub(other.heard_ms) < self.lease_ms);
+            if self.others.len() >= NODES_MAX {
+                return;
+            }
         }
         let other = Other { epoch: *epoch, state: *state, hears: hears.clone(), heard_ms: now_ms };
         self.others.insert(node.clone(), other);
@@ -132,6 +139,18 @@ mod tests {
 
     fn takers(membership: &Membership, now_ms: u64) -> Vec<&str> {
         membership.takers(now_ms).into_iter().map(NodeName::as_str).collect()
+    }
+
+    #[test]
+    fn no_more_nodes_are_kept_than_there_may_be() {
+        let mut membership = listening();
+        for number in 0..10 * NODES_MAX {
+            membership.hear(&beat(&format!("n{number}"), 1, &[]), 3000);
+        }
+        assert_eq!(membership.others.len(), NODES_MAX);
+        // Those that fell silent make room.
+        membership.hear(&beat("late", 1, &[]), 3000 + LEASE_MS);
+        assert_eq!(takers(&membership, 3000 + LEASE_MS), ["late"]);
     }
 
     #[test]

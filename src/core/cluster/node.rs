@@ -5,6 +5,12 @@ use std::sync::Arc;
 
 use crate::ids::text_id;
 
+/// The longest name of a node, in bytes.
+pub const NODE_BYTES_MAX: usize = 64;
+
+/// The most nodes that a cluster has: what is heard of more is passed over.
+pub const NODES_MAX: usize = 64;
+
 text_id! {
     /// The name of a node: unique in its cluster, and the same after a restart.
     NodeName
@@ -43,4 +49,12 @@ pub struct Heartbeat {
     pub state: NodeState,
     /// Whom else it has heard within a lease, by its own clock.
     pub hears: Vec<NodeName>,
+}
+
+impl Heartbeat {
+    /// Whether a node of a cluster can have said it, as far as its size goes.
+    pub fn is_bounded(&self) -> bool {
+        let is_name = |node: &NodeName| node.as_str().len() <= NODE_BYTES_MAX;
+        is_name(&self.from.node) && self.hears.len() <= NODES_MAX && self.hears.iter().all(is_name)
+    }
 }

@@ -9,13 +9,10 @@ use super::credentials::Secrets;
 use super::nats::{Reach, reach};
 use super::section::{Report, Section};
 use super::{Cluster, Durability};
-use crate::cluster::node::NodeName;
+use crate::cluster::node::{NODE_BYTES_MAX, NodeName};
 
 /// The longest name of a cluster, in bytes.
 const CLUSTER_BYTES_MAX: usize = 32;
-
-/// The longest name of a node, in bytes.
-const NODE_BYTES_MAX: usize = 64;
 
 /// What hosts are called that were given no name.
 const NO_HOST: [&str; 2] = ["localhost", "localhost.localdomain"];

@@ -336,7 +336,7 @@ pub struct Cluster {
     pub lease: Duration,
     /// The most bytes of the log; none = the servers' limit.
     pub max_log_bytes: Option<u64>,
-    /// How long a daemon that is cut off lets clients read.
+    /// How long a daemon that is cut off from the servers keeps clients that came by a credential of its store.
     pub partition_grace: Duration,
     /// The monitoring ports of the servers, as `http://` URLs.
     pub monitor: Vec<String>,

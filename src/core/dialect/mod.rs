@@ -132,6 +132,8 @@ pub enum Fault {
     Revoked,
     /// Its credential expired.
     Expired,
+    /// It can't be known whether its credential still holds.
+    CutOff,
     /// There is no room for it.
     Overloaded,
     /// The daemon is stopping.

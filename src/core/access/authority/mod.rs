@@ -46,6 +46,20 @@ pub struct Authority(Swappable<Held>);
 struct Held {
     configured: Arc<Configured>,
     issued: Arc<Issued>,
+    word: Word,
+}
+
+/// How far it can be relied on what this daemon knows of the credentials that were given out: in a cluster others may have
+/// revoked one and can't say so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Word {
+    /// It is what holds.
+    #[default]
+    Good,
+    /// Nobody new is let in by it; who is there stays.
+    Doubtful,
+    /// Nobody stays by it either.
+    Stale,
 }
 
 /// What the configuration says.
@@ -189,6 +203,7 @@ impl Held {
             Grounds::Open => {
                 self.configured.loopback != LoopbackPolicy::Required && !self.credentials_configured()
             }
+            Grounds::Issued(_) | Grounds::Minted(..) if self.word == Word::Stale => false,
             Grounds::Issued(id) => self.issued.valid.contains_key(id),
             Grounds::Minted(id, number) => self.issued.valid.contains_key(id) && is_signed_with(*number),
         }
@@ -242,13 +257,31 @@ impl Authority {
     /// Of the configured credentials.
     pub fn new(auth: &Auth) -> Self {
         let configured = Arc::new(Configured::new(auth, None));
-        Self(Swappable::new(Held { configured, issued: Arc::default() }))
+        Self(Swappable::new(Held { configured, issued: Arc::default(), word: Word::Good }))
     }
 
     /// From now on these are what the daemon has given out.
     pub fn renew(&self, tokens: &[Token]) {
         let issued = Arc::new(Issued::new(tokens));
         self.0.update(|held| Held { issued, ..held.clone() });
+    }
+
+    /// From now on what the daemon has given out can be relied on so far.
+    pub fn rely(&self, word: Word) {
+        self.0.update(|held| Held { word, ..held.clone() });
+    }
+
+    /// That nobody new can be let in by what the daemon has given out, where that is so.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    pub fn check_word(&self) -> Result<(), Error> {
+        match self.0.get().word {
+            Word::Good => Ok(()),
+            Word::Doubtful | Word::Stale => Err(ErrorCode::Unavailable.error(
+                "this daemon is cut off from its cluster and can't know whether the credential holds: try another one",
+            )),
+        }
     }
 
     /// From now on these are configured. Who was let in may not stay where it is not upheld any more
@@ -313,7 +346,7 @@ impl Authority {
     /// Who it is that shows `credentials`, at this time of the wall clock.
     ///
     /// # Errors
-    /// `Unauthenticated` where this is none that holds, with what is wrong.
+    /// `Unauthenticated` where this is none that holds, with what is wrong; `Unavailable` where that can't be known.
     pub fn authenticate(&self, credentials: &Credentials, now: Timestamp) -> Result<Principal, Error> {
         let held = self.0.get();
         let shown = match credentials {
@@ -328,7 +361,11 @@ impl Authority {
                 None => Err(CredentialFault::Mismatch { has_device_token: false }),
             },
         };
-        shown.map_err(CredentialFault::error)
+        let principal = shown.map_err(CredentialFault::error)?;
+        if matches!(principal.grounds, Grounds::Issued(_) | Grounds::Minted(..)) {
+            self.check_word()?;
+        }
+        Ok(principal)
     }
 
     /// The longest life of a JWT, where one is configured.

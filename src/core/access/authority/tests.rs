@@ -289,3 +289,26 @@ fn no_debug_output_holds_a_digest() {
     let text = format!("{:?}", auth(Some("s3cret"), &[], LoopbackPolicy::Auto));
     assert!(text.contains("token") && !text.contains("sha256") && !text.contains("s3cret"), "{text}");
 }
+
+#[test]
+fn what_was_given_out_lets_nobody_in_where_it_can_not_be_relied_on() {
+    let authority = auth(Some("s3cret"), &[], LoopbackPolicy::Auto);
+    authority.renew(&[issued("t1", "ada", Some("a key"))]);
+    let ada = authority.authenticate(&token("a key"), NOW).unwrap();
+    let boss = authority.authenticate(&token("s3cret"), NOW).unwrap();
+    for (word, stays) in [(Word::Doubtful, true), (Word::Stale, false)] {
+        authority.rely(word);
+        let refused = authority.authenticate(&token("a key"), NOW).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+        assert_eq!(authority.upholds(&ada), stays, "{word:?}");
+        // One that does not hold is none, whatever can be relied on.
+        let wrong = authority.authenticate(&token("another key"), NOW).unwrap_err();
+        assert_eq!(wrong.code, ErrorCode::Unauthenticated, "{wrong}");
+        // The configuration is this daemon's own.
+        authority.authenticate(&token("s3cret"), NOW).unwrap();
+        assert!(authority.upholds(&boss));
+    }
+    authority.rely(Word::Good);
+    assert!(authority.upholds(&ada));
+    authority.authenticate(&token("a key"), NOW).unwrap();
+}

@@ -257,7 +257,9 @@ impl Admin {
                 (ErrorCode::Forbidden.error("forbidden: needs admin").with(needed), FORBIDDEN)
             }
             // Of the connections there are too many, or of what was shown and did not hold.
-            Err(error) if error.code == ErrorCode::RateLimited => (error, 1013),
+            Err(error) if matches!(error.code, ErrorCode::RateLimited | ErrorCode::Unavailable) => {
+                (error, 1013)
+            }
             // Whether there is such a credential is nobody's business.
             Err(_) => (ErrorCode::Unauthenticated.error("unauthenticated: wrong token"), UNAUTHENTICATED),
         };
@@ -430,6 +432,9 @@ pub(super) fn words(fault: Fault) -> (String, u16) {
         Fault::Idle => ("it was silent for too long", 4008),
         Fault::Revoked => ("the credential was revoked", UNAUTHENTICATED),
         Fault::Expired => ("the credential expired", UNAUTHENTICATED),
+        Fault::CutOff => {
+            ("cut off from its cluster: the daemon can't know whether the credential holds", 1013)
+        }
         Fault::Overloaded => ("too many connections: try later", 1013),
         Fault::Draining => ("the daemon is stopping", 1001),
     };

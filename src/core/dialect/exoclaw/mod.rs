@@ -313,6 +313,9 @@ impl Exoclaw {
                 let word = if is_full { "too_many_connections" } else { "rate_limited" };
                 self.farewell(word, 1013, &message, turn);
             }
+            Err(Error { code: ErrorCode::Unavailable, message, .. }) => {
+                self.farewell("unavailable", 1013, &message, turn);
+            }
             Err(_) => self.fail_authentication("the credential does not hold", turn),
         }
     }
@@ -613,6 +616,7 @@ fn words(fault: Fault) -> (&'static str, u16, String) {
         Fault::Idle => ("idle_timeout", 4008, "was silent for too long"),
         Fault::Revoked => ("credential_revoked", 4001, "the credential was revoked"),
         Fault::Expired => ("credential_expired", 4001, "the credential expired"),
+        Fault::CutOff => ("unavailable", 1013, "the daemon is cut off from its cluster, try another"),
         Fault::Overloaded => ("overloaded", 1013, "too many connections, try later"),
         Fault::Draining => ("draining", 1001, "the daemon is stopping"),
     };

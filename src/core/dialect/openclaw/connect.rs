@@ -265,7 +265,8 @@ impl OpenClaw {
             Err(error) => {
                 let id = std::mem::take(&mut self.greeting.id);
                 let (failure, reason) = self.not_let_in(&error);
-                let code = if error.code == ErrorCode::RateLimited { 1013 } else { 1008 };
+                let is_later = matches!(error.code, ErrorCode::RateLimited | ErrorCode::Unavailable);
+                let code = if is_later { 1013 } else { 1008 };
                 self.refuse_with(&id, &failure, (code, &reason), turn);
             }
         }

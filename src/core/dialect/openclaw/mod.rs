@@ -317,6 +317,7 @@ impl OpenClaw {
             Fault::Idle => (1008, "was silent for too long".into()),
             Fault::Revoked => (1008, "unauthorized: the credential was revoked".into()),
             Fault::Expired => (1008, "unauthorized: the credential expired".into()),
+            Fault::CutOff => (1013, "cut off from its cluster, try another gateway".into()),
             Fault::Overloaded => (1013, "too many connections, try later".into()),
             Fault::Draining => {
                 self.give_up(&ErrorCode::Unavailable.error("the daemon is stopping"), turn);

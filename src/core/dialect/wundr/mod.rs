@@ -330,6 +330,10 @@ impl Wundr {
                 (1008, "unauthorized: the credential was revoked".to_owned(), Some(failure))
             }
             Fault::Expired => (1008, "unauthorized: the credential expired".to_owned(), Some(self.expired())),
+            Fault::CutOff => {
+                let why = "the daemon is cut off from its cluster, try another";
+                (1013, why.to_owned(), Some(Failure::of(&ErrorCode::Unavailable.error(why))))
+            }
             Fault::Overloaded => (1013, "too many connections, try later".to_owned(), None),
             Fault::Draining => (1001, "server shutdown".to_owned(), None),
         };

@@ -321,6 +321,7 @@ impl Xeno {
             Fault::Slow => "Connection closed: it reads too slowly.".to_owned(),
             Fault::Idle => "Connection closed: it was silent for too long.".to_owned(),
             Fault::Revoked | Fault::Expired => "Connection closed: it is let in no longer.".to_owned(),
+            Fault::CutOff => "Connection closed: the daemon is cut off from its cluster.".to_owned(),
             Fault::Overloaded => "Connection closed: there are too many.".to_owned(),
         };
         for Pending { id, .. } in std::mem::take(&mut self.pending) {

@@ -156,6 +156,7 @@ impl Registry {
         self.expire(at.now);
         match self.authority.authenticate(&arrival.claim.credentials, at.now) {
             Ok(principal) => self.admit_credential(principal, arrival, at),
+            Err(error) if error.code == ErrorCode::Unavailable => Step::of(Err(error)),
             Err(error) => self.admit_token(error, arrival, at),
         }
     }
@@ -243,6 +244,10 @@ impl Registry {
             };
             return Step::of(Err(fault.error()));
         };
+        // Another daemon may have revoked it.
+        if let Err(error) = self.authority.check_word() {
+            return Step::of(Err(error));
+        }
         // Looked up when the device was.
         let Some(credential) = self.backing(device) else {
             return Step::of(Err(CredentialFault::DeviceToken.error()));
