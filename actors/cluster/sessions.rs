@@ -241,6 +241,9 @@ impl Handler<Locate> for Cluster {
     type Result = ResponseFuture<Result<Place, Error>>;
 
     fn handle(&mut self, Locate { session, waits }: Locate, ctx: &mut Self::Context) -> Self::Result {
+        if let Some(fault) = self.why_nothing_can_be_written(now_ms()).filter(|_| waits) {
+            return Box::pin(std::future::ready(Err(fault)));
+        }
         let (located, place) = oneshot::channel();
         let since_ms = if waits { now_ms() } else { 0 };
         self.locate(session, since_ms, located, ctx);

@@ -314,7 +314,7 @@ impl Cluster {
     }
 
     /// Why nothing can be written; none where it can, or where that is not known yet.
-    fn why_nothing_can_be_written(&self, now: u64) -> Option<Error> {
+    pub(super) fn why_nothing_can_be_written(&self, now: u64) -> Option<Error> {
         let Outlook { log, silent, unknown, answered_ms, acked_ms, followed, held_up, .. } = &self.outlook;
         let is_long_ago = |at: u64| now.saturating_sub(at) >= STALL_MS;
         let because = |why: &Option<String>| why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::schedule::job::{Job, JobChange};
 use tokio::sync::oneshot;
 
 use super::{Entry, Scheduler};
@@ -73,17 +74,34 @@ impl Scheduler {
         }));
     }
 
-    /// The jobs are these; what goes on here goes on.
+    /// The jobs are these, and what is new of them is told; what goes on here goes on.
     fn replace(&mut self, KeptJobs { jobs, last, .. }: KeptJobs) {
         let mut before = std::mem::take(&mut self.jobs);
+        let mut news = Vec::new();
         let mut last: BTreeMap<_, _> = last.into_iter().map(|firing| (firing.job.clone(), firing)).collect();
         for job in jobs {
             let last = last.remove(&job.id);
             let entry = match before.remove(&job.id) {
-                Some(entry) => Entry { job, last, ..entry },
-                None => Entry::new(job, last),
+                Some(entry) => {
+                    // That it was done is told as its end.
+                    if entry.job != (Job { settled: entry.job.settled, ..job.clone() }) {
+                        news.push((job.clone(), JobChange::Updated));
+                    }
+                    if let Some(firing) = last.as_ref().filter(|last| entry.last.as_ref() != Some(last)) {
+                        news.push((job.clone(), JobChange::Finished(Box::new(firing.clone()))));
+                    }
+                    Entry { job, last, ..entry }
+                }
+                None => {
+                    news.push((job.clone(), JobChange::Added));
+                    Entry::new(job, last)
+                }
             };
             self.jobs.insert(entry.job.id.clone(), entry);
+        }
+        news.extend(before.into_values().map(|entry| (entry.job, JobChange::Removed)));
+        for (job, what) in news {
+            self.announce(&job, what);
         }
     }
 }

@@ -30,6 +30,7 @@ mod cluster_commands;
 #[cfg(feature = "nats")]
 mod cluster_files;
 #[cfg(feature = "nats")]
+mod cluster_jobs;
 mod cluster_large;
 #[cfg(feature = "nats")]
 mod cluster_sessions;

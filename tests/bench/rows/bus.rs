@@ -36,7 +36,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-fn with_server(measure: impl FnOnce() -> Vec<Figure>) -> Vec<Figure> {
+pub(super) fn with_server(measure: impl FnOnce() -> Vec<Figure>) -> Vec<Figure> {
     if nats_server().is_none() {
         skip("needs nats-server 2.12 or newer in target/nats/bin or on the path");
         return Vec::new();

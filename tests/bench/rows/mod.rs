@@ -6,6 +6,7 @@
 //! buffers for it takes longer to fill than a row may.
 
 mod bus;
+mod cluster;
 mod fan;
 mod memory;
 mod pings;
@@ -70,6 +71,7 @@ pub fn all() -> Vec<Row> {
     rows.extend(start::rows());
     rows.extend(fan::rows());
     rows.extend(bus::rows());
+    rows.extend(cluster::rows());
     rows
 }
 

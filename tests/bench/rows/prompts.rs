@@ -92,7 +92,13 @@ fn acknowledged(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
 }
 
 /// Microseconds for one, until all are acknowledged; waits until all have been answered, too.
-fn acknowledge(process: &Process, dialect: Dialect, model: &Model, sessions: usize, each: usize) -> f64 {
+pub(super) fn acknowledge(
+    process: &Process,
+    dialect: Dialect,
+    model: &Model,
+    sessions: usize,
+    each: usize,
+) -> f64 {
     model.hold();
     let mut wires: Vec<Wire> = (0..sessions).map(|_| dialect.connect(process)).collect();
     let accounts: Vec<String> = wires.iter().map(|_| fresh_name()).collect();

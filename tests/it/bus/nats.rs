@@ -58,11 +58,26 @@ impl Server {
 
     /// Three of them that are one.
     pub fn cluster() -> [Self; 3] {
+        Self::three("", |_| String::new())
+    }
+
+    /// The same, which sync what they acknowledge; and the addresses of their monitoring.
+    #[allow(dead_code, reason = "the benchmark's")]
+    pub fn syncing_cluster() -> ([Self; 3], [String; 3]) {
+        let monitors = [free_port(), free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+        let servers =
+            Self::three(", sync_interval: always", |place| format!("http: {:?}\n", monitors[place]));
+        (servers, monitors.map(|monitor| format!("http://{monitor}")))
+    }
+
+    fn three(jetstream: &str, more: impl Fn(usize) -> String) -> [Self; 3] {
         let routes = [free_port(), free_port(), free_port()];
         let list = routes.map(|port| format!("nats://127.0.0.1:{port}")).join(", ");
+        let mut places = 0..;
         let mut servers = routes.map(|port| {
+            let more = places.next().map(&more).unwrap_or_default();
             let config = format!(
-                "jetstream: {{ store_dir: \"STORE\", max_mem: 64M, max_file: 2G }}\nserver_name: n{port}\n\
+                "jetstream: {{ store_dir: \"STORE\", max_mem: 64M, max_file: 2G{jetstream} }}\n{more}server_name: n{port}\n\
                  cluster: {{ name: c, listen: \"127.0.0.1:{port}\", routes: [{list}] }}\n"
             );
             Self { child: None, port: free_port(), folder: tempfile::tempdir().unwrap(), config, route: port }
