@@ -559,19 +559,15 @@ impl Cluster {
             // Whoever waits is told once the store has it.
             Deed::Written(..) => self.figures.written += 1,
             Deed::Lost(id) => {
-                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| in_flight.record == id)
-                {
-                    writing.failed();
+                if let Some((answer, blob)) = writing.give_up(|in_flight| in_flight.record == id) {
                     answer.one_is(Err(away("another daemon of the cluster owns it now: try again")));
-                    writing.blob.take().into_iter().for_each(|blob| self.remove_blob(blob));
+                    blob.into_iter().for_each(|blob| self.remove_blob(blob));
                 }
             }
             Deed::Taken(id) => {
-                if let Some((_, answer)) = writing.in_flight.take_if(|(in_flight, _)| in_flight.record == id)
-                {
-                    writing.failed();
+                if let Some((answer, blob)) = writing.give_up(|in_flight| in_flight.record == id) {
                     answer.fails();
-                    writing.blob.take().into_iter().for_each(|blob| self.remove_blob(blob));
+                    blob.into_iter().for_each(|blob| self.remove_blob(blob));
                     self.taken(answer);
                 }
                 self.proceed(subject, ctx);
@@ -691,7 +687,10 @@ impl Cluster {
         // It may be the last one under a token that is lost by now.
         let in_flight = writing.in_flight.take_if(|(in_flight, _)| *in_flight == stamp);
         let Some((_, answer)) = in_flight else {
-            writing.give_up_before(stamp);
+            if let Some((answer, blob)) = writing.give_up_before(stamp) {
+                answer.one_is(Err(away("the change was not made: try again")));
+                blob.into_iter().for_each(|blob| self.remove_blob(blob));
+            }
             self.proceed(&subject, ctx);
             return false;
         };

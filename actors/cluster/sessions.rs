@@ -42,8 +42,8 @@ pub(super) struct Sessions {
     vacating: HashSet<Slot>,
     /// The other daemons' slots, as they were told last.
     owners: HashMap<Slot, NodeName>,
-    /// Those who wait until somebody owns a session, and since when.
-    waiting: Vec<(SessionKey, u64, Located)>,
+    /// Those who wait until somebody owns a session, and since when; who does not wait is not among them.
+    waiting: Vec<(SessionKey, Option<u64>, Located)>,
 }
 
 type Located = oneshot::Sender<Result<Place, Error>>;
@@ -158,26 +158,26 @@ impl Cluster {
     }
 
     /// Says where a session is written, as soon as that is known.
-    fn locate(&mut self, session: SessionKey, since_ms: u64, located: Located, ctx: &mut Context<Self>) {
+    fn locate(&mut self, session: SessionKey, since: Option<u64>, located: Located, ctx: &mut Context<Self>) {
         let slot = Slot::of(&session);
         if self.ownership.token(slot).is_some() {
-            return self.open(session, since_ms, located, ctx);
+            return self.open(session, since, located, ctx);
         }
         match self.ownership.owner(slot) {
             // Whoever does not wait any more has no use for it.
             Some(owner) if *owner != self.settings.node => {
                 let place = Place::There(owner.clone());
-                self.located(session, since_ms, place, located);
+                self.located(session, since, place, located);
             }
-            _ if has_waited(since_ms) => {
+            _ if has_waited(since) => {
                 let _ = located.send(Err(away("no daemon of the cluster owns the session now: try again")));
             }
-            _ => self.sessions.waiting.push((session, since_ms, located)),
+            _ => self.sessions.waiting.push((session, since, located)),
         }
     }
 
     /// Says that a session is written here, once nobody else can write it.
-    fn open(&mut self, session: SessionKey, since_ms: u64, located: Located, ctx: &mut Context<Self>) {
+    fn open(&mut self, session: SessionKey, since: Option<u64>, located: Located, ctx: &mut Context<Self>) {
         let subject = Subject::Session(session.clone());
         let slot = Slot::of(&session);
         let writing = self
@@ -185,9 +185,9 @@ impl Cluster {
             .entry(subject.clone())
             .or_insert_with(|| Writing::new(self.engine.session(&session, slot), Some(slot)));
         // What nobody waits for any more may be on its way: it is waited for before the session is read.
-        let is_settled = since_ms == 0 || (writing.in_flight.is_none() && !self.stalled.contains(&subject));
+        let is_settled = since.is_none() || (writing.in_flight.is_none() && !self.stalled.contains(&subject));
         if is_settled && matches!(&writing.stage, Stage::Awake(appender) if appender.is_open()) {
-            return self.located(session, since_ms, Place::Here, located);
+            return self.located(session, since, Place::Here, located);
         }
         let (open, opened) = oneshot::channel();
         writing.queue.push_back(Waiting { what: What::Open, answer: Answer::of(open) });
@@ -199,10 +199,10 @@ impl Cluster {
             }
         };
         self.awaited.add(opened, move |cluster, opened, ctx| match opened {
-            Ok(()) => cluster.located(session, since_ms, Place::Here, located),
+            Ok(()) => cluster.located(session, since, Place::Here, located),
             // Another daemon may have it by now.
-            Err(error) if error.code == ErrorCode::Unavailable && !has_waited(since_ms) => {
-                cluster.locate(session, since_ms, located, ctx);
+            Err(error) if error.code == ErrorCode::Unavailable && !has_waited(since) => {
+                cluster.locate(session, since, located, ctx);
             }
             Err(error) => drop(located.send(Err(error))),
         });
@@ -210,10 +210,10 @@ impl Cluster {
 
     /// Says where a session is written: to who is to go on with it (he waits) once the store has no text of it that was
     /// said in vain, by a session that fell or before it moved.
-    fn located(&mut self, session: SessionKey, since_ms: u64, place: Place, located: Located) {
+    fn located(&mut self, session: SessionKey, since: Option<u64>, place: Place, located: Located) {
         let writing = self.writings.get(&Subject::Session(session.clone()));
         let is_said = place == Place::Here && writing.is_some_and(|writing| !writing.is_silent());
-        if is_said || since_ms == 0 {
+        if is_said || since.is_none() {
             let _ = located.send(Ok(place));
             return;
         }
@@ -226,15 +226,15 @@ impl Cluster {
 
     /// Looks again for those who wait until somebody owns a session.
     pub(super) fn locate_again(&mut self, ctx: &mut Context<Self>) {
-        for (session, since_ms, located) in std::mem::take(&mut self.sessions.waiting) {
-            self.locate(session, since_ms, located, ctx);
+        for (session, since, located) in std::mem::take(&mut self.sessions.waiting) {
+            self.locate(session, since, located, ctx);
         }
     }
 }
 
-/// Whether who asked then has waited for long enough.
-fn has_waited(since_ms: u64) -> bool {
-    now_ms().saturating_sub(since_ms) >= SLOT_WAIT_MS
+/// Whether who asked then has waited for long enough; none = does not wait.
+fn has_waited(since: Option<u64>) -> bool {
+    since.is_none_or(|since| now_ms().saturating_sub(since) >= SLOT_WAIT_MS)
 }
 
 impl Handler<Locate> for Cluster {
@@ -245,8 +245,8 @@ impl Handler<Locate> for Cluster {
             return Box::pin(std::future::ready(Err(fault)));
         }
         let (located, place) = oneshot::channel();
-        let since_ms = if waits { now_ms() } else { 0 };
-        self.locate(session, since_ms, located, ctx);
+        let since = waits.then(now_ms);
+        self.locate(session, since, located, ctx);
         Box::pin(
             async move { place.await.unwrap_or_else(|_| Err(away("the session was not found: try again"))) },
         )

@@ -12,7 +12,7 @@ use clawmux_core::cluster::ownership::appender::Appender;
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::cluster::stamp::Stamp;
 use clawmux_core::conversation::event::Logged;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::spoken::{Part, Spoken};
 use clawmux_core::replica::{Blob, Guard, Write};
@@ -124,14 +124,18 @@ impl Writing {
     }
 
     /// The log has this record of a session: what was on its way before it and did not come is not accepted any more.
-    pub(super) fn give_up_before(&mut self, stamp: Stamp) {
+    pub(super) fn give_up_before(&mut self, stamp: Stamp) -> Option<(Answer, Option<Blob>)> {
         let is_before = |in_flight: &Stamp| (in_flight.token, in_flight.record) < (stamp.token, stamp.record);
-        if self.slot.is_some()
-            && let Some((_, answer)) = self.in_flight.take_if(|(in_flight, _)| is_before(in_flight))
-        {
-            self.failed();
-            answer.one_is(Err(ErrorCode::Unavailable.error("the change was not made: try again")));
-        }
+        let is_ordered = self.slot.is_some();
+        self.give_up(|in_flight| is_ordered && is_before(in_flight))
+    }
+
+    /// Gives up what is on its way, where it is such: it never will be in the log. Gives who waits for it, and the blob
+    /// that nothing names.
+    pub(super) fn give_up(&mut self, is_such: impl Fn(&Stamp) -> bool) -> Option<(Answer, Option<Blob>)> {
+        let (_, answer) = self.in_flight.take_if(|(in_flight, _)| is_such(in_flight))?;
+        self.failed();
+        Some((answer, self.blob.take()))
     }
 
     /// Refuses everything that is not on its way; the text of steps is forgotten, for whoever goes on says it anew.

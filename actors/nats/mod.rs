@@ -152,7 +152,8 @@ pub(crate) async fn reach(access: &Access<'_>, name: String) -> Result<Nats, Unu
         use async_nats::jetstream::context::AccountErrorKind as Kind;
         return Err(match error.kind() {
             Kind::JetStreamUnavailable | Kind::JetStream(_) => Unusable::refused(
-                "the NATS server has no JetStream for this account: start nats-server with -js, or enable it there",
+                "the NATS server has no JetStream for this account: start nats-server with -js, or enable it there; \
+                 where it is one of several, it may be that most of the others are away",
             ),
             _ => Unusable::away(format!("JetStream does not answer: {}", one_line(&error))),
         });

@@ -106,9 +106,11 @@ fn without_its_servers_a_daemon_refuses_prompts_and_goes_on_by_itself() {
         code == 1 && stdout.contains("nothing can be written: the log of the cluster"),
         "{code} {stdout}"
     );
-    let refused = client.prompt("ada", "are you there?");
-    let refused = client.reply(&refused);
-    assert!(refused.to_string().contains("the log of the cluster can't be reached"), "{refused}");
+    for account in ["ada", "nobody-before"] {
+        let refused = client.prompt(account, "are you there?");
+        let refused = client.reply(&refused);
+        assert!(refused.to_string().contains("the log of the cluster can't be reached"), "{refused}");
+    }
     // What was said is still there to be read.
     assert!(daemon.stdout_of(&["session", "show", "main:websocket:ada:main"]).contains("hello"));
     assert!(daemon.stdout_of(&["doctor"]).contains("`clawmux cluster status` says more"));

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
+use crate::bus::nats::Adapter;
 use crate::cluster::{begun, server, status};
 use crate::cluster_sessions::{accounts, pair};
 use crate::support::client::{Client, Stream};
@@ -30,7 +31,7 @@ fn ask(client: &mut Client, account: &str, (name, media_type): (&str, &str), dat
 #[test]
 fn a_prompt_with_a_file_of_3_mb_is_answered_wherever_it_came_and_read_at_both() {
     needs!("nats-server");
-    let (_server, [a, b]) = pair();
+    let (server, [a, b]) = pair();
     let (of_a, of_b) = accounts(&a);
     let data = STANDARD.encode("heron ".repeat(500_000));
     for (account, at) in [(&of_a[0], &a), (&of_b[0], &a), (&of_a[1], &b)] {
@@ -47,6 +48,9 @@ fn a_prompt_with_a_file_of_3_mb_is_answered_wherever_it_came_and_read_at_both() 
             });
         }
     }
+    // Of what was asked from daemon to daemon nothing is left: six parts of 512 KB are a record.
+    let adapter = Adapter::new(&[server.url()]);
+    eventually("only the records' parts are there", || adapter.count("clawmux_BLOBS") == 3 * 6);
 }
 
 #[test]

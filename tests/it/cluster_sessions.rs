@@ -150,6 +150,23 @@ fn a_daemon_that_is_drained_gives_its_sessions_away_and_takes_them_back() {
 }
 
 #[test]
+fn daemons_that_are_all_to_give_their_sessions_away_keep_them() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair();
+    let (of_a, of_b) = accounts(&a);
+    // At the same time, so that each may take the other one for a taker.
+    thread::scope(|scope| {
+        for node in [&a, &b] {
+            scope.spawn(|| node.daemon.run(&["cluster", "handover", node.name]));
+        }
+    });
+    let mut client = Client::connect(a.daemon.address);
+    for account in [&of_a[0], &of_b[0]] {
+        assert_eq!(client.chat(account, "hello").events().last(), Some(&"done"), "{account}");
+    }
+}
+
+#[test]
 fn what_a_killed_daemon_was_doing_goes_on_at_the_other_one_and_nothing_is_done_twice() {
     needs!("nats-server");
     let (_server, [a, b]) = pair();

@@ -108,8 +108,9 @@ impl Site {
     pub async fn open(&self) -> Result<Engine, Unusable> {
         let Some(base) = self.base().await? else {
             return Err(Unusable::refused(format!(
-                "there is no cluster {:?} on these servers yet: run `clawmux cluster init` on the node whose sessions \
-                 it is to begin with",
+                "there is no cluster {:?} on these servers: run `clawmux cluster init` on the node whose sessions it is \
+                 to begin with; or `clawmux cluster rebuild` on the node whose store is furthest, where the servers have \
+                 lost the one that was there",
                 self.settings.name
             )));
         };

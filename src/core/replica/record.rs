@@ -186,8 +186,7 @@ impl Record {
 
     /// The blob that is meant by an envelope; none where these bytes are none.
     pub fn enveloped(bytes: &[u8]) -> Option<Blob> {
-        let may_be =
-            bytes.len() <= ENVELOPE_BYTES_MAX && memchr::memmem::find(bytes, br#""kind":"blob""#).is_some();
+        let may_be = bytes.len() <= ENVELOPE_BYTES_MAX && memchr::memmem::find(bytes, br#""blob""#).is_some();
         let line: Line<'_> = may_be.then(|| serde_json::from_slice(bytes).ok()).flatten()?;
         (line.kind == ENVELOPE && line.v <= ENVELOPE_VERSION).then(|| blob_of(&line).ok()).flatten()
     }

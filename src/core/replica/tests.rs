@@ -512,6 +512,14 @@ fn an_envelope_has_the_stamp_of_its_record_and_is_never_taken_for_one() {
 }
 
 #[test]
+fn little_is_said_of_what_a_stranger_wrote_at_length() {
+    let kind = "k".repeat(900_000);
+    let record = format!(r#"{{"v":1,"token":1,"record":1,"kind":"{kind}","body":{{}}}}"#);
+    let error = Record::from_bytes(&Bytes::from(record)).unwrap_err();
+    assert!(error.message.len() <= 400, "{} bytes", error.message.len());
+}
+
+#[test]
 fn what_a_later_clawmux_adds_is_passed_over() {
     let bytes = record(Write::Delete { session: key("s"), unused_since: None }).to_bytes().unwrap();
     let more = String::from_utf8(bytes).unwrap().replace("\"body\":{", "\"more\":1,\"body\":{\"why\":\"x\",");

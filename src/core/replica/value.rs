@@ -32,9 +32,14 @@ pub(crate) trait Value: Sized {
     fn from_json(json: Json) -> Result<Self, Error>;
 }
 
+/// The most that is said of what can't be read, in bytes: it may quote what a stranger wrote.
+const WHY_BYTES_MAX: usize = 400;
+
 /// What can't be read of a record.
 pub(crate) fn unreadable(why: impl std::fmt::Display) -> Error {
-    ErrorCode::InvalidRequest.error(format!("a record can't be read: {why}"))
+    let mut said = format!("a record can't be read: {why}");
+    said.truncate(said.floor_char_boundary(WHY_BYTES_MAX));
+    ErrorCode::InvalidRequest.error(said)
 }
 
 fn expected(what: &str, found: &Json) -> Error {

@@ -405,7 +405,7 @@ fn advice(folder: &Path, nodes: &[Node]) -> String {
         ("kill -9 PROCESS".to_owned(), "of a daemon or of a NATS server: the others go on"),
         (
             format!("clawmux --home {} serve", home(0)),
-            "a daemon that was killed comes back (stop it before this command)",
+            "starts a daemon again that was killed; end it before you end the demo",
         ),
     ];
     let width = tries.iter().map(|(command, _)| command.len()).max().unwrap_or(0);

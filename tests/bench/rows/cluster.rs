@@ -81,8 +81,16 @@ impl Cluster {
             })
             .collect();
         std::fs::write(homes[0].path().join("gateway.toml"), &configs[0]).expect("it is written");
-        let (code, said, why) = daemon::output(daemon::command(homes[0].path()).args(["cluster", "init"]));
-        assert_eq!(code, 0, "{said}{why}");
+        // The servers have to find each other first.
+        let begin = Instant::now();
+        loop {
+            let mut init = daemon::command(homes[0].path());
+            let (code, said, why) = daemon::output(init.args(["cluster", "init"]));
+            if code == 0 {
+                break;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{said}{why}");
+        }
         let start = |(home, config): (&TempDir, &String)| Process::daemon(home.path(), config);
         let cluster =
             Self { daemons: homes.iter().zip(&configs).map(start).collect(), homes, configs, servers };
