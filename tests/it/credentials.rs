@@ -14,12 +14,10 @@ use clawmux_core::scope::{Scope, Scopes};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use crate::cluster;
 use crate::support::client::Client;
 use crate::support::daemon::{self, Daemon};
-use crate::support::tools::needs;
+use crate::support::openclaw;
 use crate::support::wundr::Wundr;
-use crate::support::{eventually, openclaw};
 
 const JWT_SECRET: &str = "a-secret-of-more-than-thirty-two-bytes";
 const TOKEN: &str = "the-shared-operator-token";
@@ -608,45 +606,4 @@ fn when_a_credential_was_used_is_kept_and_what_ends_soon_is_warned_of() {
     crate::support::eventually("it to be warned of", || daemon.log().contains("a credential expires soon"));
     let daemon = daemon.restart();
     assert_eq!(used(&daemon), all, "it survives a new start");
-}
-
-/// Whether an exoclaw client is let in that shows this token; else what it is told, and the code of the close.
-fn comes(address: SocketAddr, token: &str) -> Result<(), (Value, String)> {
-    let mut client = Client::open(address, "/ws");
-    client.send_text(&json!({ "token": token }).to_string());
-    let told = client.receive();
-    if told["error"].is_null() { Ok(()) } else { Err((told, end_of(&mut client))) }
-}
-
-#[test]
-fn a_daemon_that_is_cut_off_from_its_cluster_trusts_no_credential_that_was_given_out() {
-    needs!("nats-server");
-    let (mut server, config) = cluster::server();
-    let config = format!("{config}partition_grace_ms = 13000\n");
-    let daemon = Daemon::at(cluster::begun(&config), &config, &[("CLAWMUX_TOKEN", TOKEN)]);
-    let (_, secret) = create(&daemon, &["bot", "--role", "user"]);
-    let address = daemon.address;
-    let (mut theirs, mut ours) =
-        (Client::connect_with(address, &secret), Client::connect_with(address, TOKEN));
-    let mut other = openclaw(address, &secret).expect("it is let in");
-
-    server.kill();
-    let (told, close) = eventually("nobody new is let in by it", || comes(address, &secret).err());
-    assert_eq!((&told["error"], &*close), (&json!("unavailable"), "1013"), "{told}");
-    assert_eq!(comes(address, "none").unwrap_err().0["error"], "auth_failed");
-    let auth = json!({ "type": "api-key", "token": secret });
-    let (as_wundr, close) = Wundr::try_connect(address, "/v2", auth, json!({})).err().expect("refused");
-    assert_eq!((&as_wundr["code"], &*close), (&json!("UNAVAILABLE"), "1013"), "{as_wundr}");
-    // Who was there may read on for a while.
-    let history = json!({ "session": "main:websocket:ada:main" });
-    theirs.call("chat.history", history.clone());
-
-    assert_eq!(theirs.receive()["error"], "unavailable");
-    assert_eq!(end_of(&mut theirs), "1013");
-    assert_eq!(end_of(&mut other), "1013");
-    ours.call("chat.history", history);
-    assert_eq!(comes(address, TOKEN), Ok(()));
-
-    server.start_again();
-    eventually("it lets in again", || comes(address, &secret).is_ok());
 }

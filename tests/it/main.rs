@@ -26,11 +26,15 @@ mod cli;
 mod cluster;
 #[cfg(feature = "nats")]
 mod cluster_agents;
+#[cfg(feature = "nats")]
 mod cluster_commands;
+#[cfg(feature = "nats")]
+mod cluster_cut_off;
 #[cfg(feature = "nats")]
 mod cluster_files;
 #[cfg(feature = "nats")]
 mod cluster_jobs;
+#[cfg(feature = "nats")]
 mod cluster_large;
 #[cfg(feature = "nats")]
 mod cluster_sessions;
