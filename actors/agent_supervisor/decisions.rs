@@ -96,11 +96,13 @@ impl AgentSupervisor {
             }
             Question::TurnEnded(agent, turn, end) => {
                 self.under_way.remove(&Errand::Turn(agent.clone(), turn));
+                self.under_way.remove(&Errand::Make(agent.clone()));
                 self.rules.turn_ended(now, &agent, turn, end);
                 self.carry_out(Box::new(|_| None), ctx);
             }
             Question::Settled(agent) => {
                 self.rules.settled(&agent);
+                self.under_way.remove(&Errand::Make(agent.clone()));
                 self.under_way.remove(&Errand::Stop(agent));
                 self.carry_out(Box::new(|_| None), ctx);
             }

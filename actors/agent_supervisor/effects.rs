@@ -204,6 +204,8 @@ impl AgentSupervisor {
             (Err(error), effect) => self.refused(OpenRequest { effect, ..waiting }, error, ctx),
             (Ok(_), Effect::Stop(agent)) => self.ask(Question::Settled(agent), ctx),
             (Ok(_), Effect::Note(note)) => self.ask(Question::Noted(note.id), ctx),
+            // Who leads makes no session twice: nothing that is written down says that it is there.
+            (Ok(_), Effect::Make(_)) if self.setup.leads => {}
             (Ok(_), Effect::Make(_)) => drop(self.under_way.remove(&waiting.errand)),
             (Ok(_), Effect::Prompt(_)) => {}
         }

@@ -77,7 +77,7 @@ pub struct AgentSupervisor {
     setup: AgentsSetup,
     rules: rules::AgentRegistry,
     line: Option<Line<OpenRequest>>,
-    /// What is being done.
+    /// What is being done, and the sessions that were made of those who have not had a turn.
     under_way: HashSet<Errand>,
     /// Those who wait while something is decided or written down.
     waiting: VecDeque<Question>,

@@ -245,8 +245,10 @@ impl Cluster {
     fn look_whether_anybody_takes(&mut self, ctx: &mut Context<Self>) {
         let is_asked =
             self.ownership.state() == Some(NodeState::Draining) && self.outlook.departing.is_empty();
-        if is_asked && self.held() > 0 && self.ownership.membership().takers(now_ms()).is_empty() {
-            tracing::warn!("cluster: no other node takes the slots that are to be given away: they are kept");
+        if is_asked && self.ownership.membership().takers(now_ms()).is_empty() {
+            tracing::warn!(
+                "cluster: no other node takes what this one was to give away: it takes part again"
+            );
             self.own(Input::CallOff, ctx);
         }
     }
