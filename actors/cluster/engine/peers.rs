@@ -49,8 +49,7 @@ impl Engine {
         let asked = self.in_message(asked).await.map_err(Unanswered::NotAsked)?;
         let request = Request::new().payload(asked.clone()).timeout(Some(within));
         let answer = self.nats.client.send_request(self.subjects.questions(node), request).await;
-        self.let_go(&asked).await;
-        match answer {
+        let read = match answer {
             Ok(message) => {
                 let read = self.of_message(message.payload.clone()).await;
                 self.let_go(&message.payload).await;
@@ -65,7 +64,10 @@ impl Engine {
                     RequestErrorKind::TimedOut | RequestErrorKind::Other => Unanswered::Unknown(why),
                 })
             }
-        }
+        };
+        // The last, since an answer of the same bytes is the same blob.
+        self.let_go(&asked).await;
+        read
     }
 
     /// Begins to hear what this node is asked, in the order in which it is, without an end.
