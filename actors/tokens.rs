@@ -85,6 +85,8 @@ pub struct Tokens {
     patience: Duration,
     /// Since when it is.
     cut_off: Option<Timestamp>,
+    /// How far the authority relies on what it was told.
+    word: Word,
     /// Those who wait while a decision is carried out.
     waiting: VecDeque<Request<TokenCommand>>,
     is_busy: bool,
@@ -141,6 +143,7 @@ impl Tokens {
             log,
             patience,
             cut_off: None,
+            word: Word::Good,
             waiting: VecDeque::new(),
             is_busy: false,
             changed: None,
@@ -343,6 +346,9 @@ impl Tokens {
             (true, Some(since)) if now.since(since) < self.patience => Word::Doubtful,
             (true, Some(_)) => Word::Stale,
         };
+        if std::mem::replace(&mut self.word, word) == word {
+            return;
+        }
         self.authority.rely(word);
         if word == Word::Stale {
             let whose = Whose::NotUpheld(self.authority.clone());
