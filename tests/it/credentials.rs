@@ -549,7 +549,7 @@ fn a_key_is_rotated_while_its_connections_go_on() {
 
 #[test]
 fn the_first_credential_can_be_there_before_the_first_start() {
-    let home = daemon::home();
+    let home = tempfile::tempdir().expect("a folder");
     let command = |args: &[&str]| {
         let output = daemon::command(home.path()).args(args).output().expect("it runs");
         (output.status.code(), String::from_utf8(output.stdout).expect("text"))

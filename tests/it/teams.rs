@@ -285,10 +285,8 @@ fn who_is_stopped_takes_with_him_who_works_for_him() {
 }
 
 #[test]
-fn number_depth_and_spending_are_limited() {
-    let (_daemon, mut client) =
-        Daemon::with("[limits]\nagents = 3\nagent_depth = 2\n[budgets]\nsession = 1500\n")
-            .and(Wundr::connect);
+fn number_and_depth_are_limited() {
+    let (_daemon, mut client) = Daemon::with("[limits]\nagents = 3\nagent_depth = 2\n").and(Wundr::connect);
     let parent = session(&mut client);
     let parent_id = text(&parent, "id").to_owned();
     let first = client.call("agent.spawn", spawning(Some(&parent_id), LONG));
@@ -309,7 +307,13 @@ fn number_depth_and_spending_are_limited() {
     assert_eq!(crew["status"], "forming", "{crew}");
     client.call("agent.stop", json!({ "agentId": first["agentId"] }));
     until(&mut client, "team.status", &crew["teamId"], "completed");
+}
 
+#[test]
+fn what_agents_spend_is_limited() {
+    let (_daemon, mut client) = Daemon::with("[budgets]\nsession = 1500\n").and(Wundr::connect);
+    let parent = session(&mut client);
+    let parent_id = text(&parent, "id").to_owned();
     let mut small = spawning(None, "say something");
     small["config"] = json!({ "maxTokens": 1 });
     let small = client.call("agent.spawn", small);

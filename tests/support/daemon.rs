@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 
 use super::TIMEOUT;
+use super::compiled;
 use super::running::{Running, bounded};
 
 /// A port of the system's choice.
@@ -262,9 +263,11 @@ impl Drop for Daemon {
     }
 }
 
-/// An empty home.
+/// A home that nothing was done in. What comes with the binary is compiled.
 pub fn home() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("clawmux-test-").tempdir().expect("a temporary folder")
+    let home = tempfile::Builder::new().prefix("clawmux-test-").tempdir().expect("a temporary folder");
+    compiled::give(home.path());
+    home
 }
 
 /// The binary that is tested: that of `CLAWMUX_TEST_BIN`, such as one that was built to be packaged,

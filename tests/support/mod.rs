@@ -5,6 +5,7 @@
 
 pub mod circles;
 pub mod client;
+pub mod compiled;
 pub mod daemon;
 pub mod guest;
 pub mod lines;

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream;
+use async_nats::{HeaderMap, HeaderValue, Request, header};
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::ids::SessionKey;
 use serde_json::{Value, json};
@@ -167,12 +168,16 @@ fn elsewhere(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
         let took = adapter.wait(published(&adapter, sessions));
         vec![percentile(&took, 0.5), percentile(&took, 0.99)]
     };
+    let guarded = || {
+        let took = adapter.wait(batches(&adapter, sessions));
+        vec![percentile(&took, 0.5), percentile(&took, 0.99)]
+    };
     ours();
-    let contenders: Vec<Contender<'_>> = vec![Box::new(ours), Box::new(alone)];
-    let [ours, alone] = columns(rounds(extent.rounds(ROUNDS), contenders));
+    let contenders: Vec<Contender<'_>> = vec![Box::new(ours), Box::new(alone), Box::new(guarded)];
+    let [ours, alone, guarded] = columns(rounds(extent.rounds(ROUNDS), contenders));
     let figure = |kind, at: usize, goal| {
         let figure = Figure::new(name, kind, "ms", ours[at].clone()).at_most(goal);
-        figure.beside("publish", alone[at].clone(), None)
+        figure.beside("publish", alone[at].clone(), None).beside("batch", guarded[at].clone(), None)
     };
     vec![figure("p50", 0, P50_MS), figure("p99", 1, P99_MS)]
 }
@@ -224,6 +229,7 @@ fn bare(cluster: &Cluster) -> Adapter {
         name: "BARE".to_owned(),
         subjects: vec!["bare.*".to_owned()],
         num_replicas: 3,
+        allow_atomic_publish: true,
         ..stream::Config::default()
     };
     adapter.wait(adapter.js.create_stream(config)).expect("it is made");
@@ -238,6 +244,35 @@ async fn published(adapter: &Adapter, at_once: usize) -> Vec<f64> {
             let begin = Instant::now();
             let sent = adapter.js.publish(format!("bare.{place}"), vec![b'x'; BYTES].into()).await;
             sent.expect("it is sent").await.expect("it is acknowledged");
+            took.push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+        took
+    };
+    futures::future::join_all((0..at_once).map(one)).await.concat()
+}
+
+/// The same in pairs that are there both or none, as a prompt is with the guard of its key.
+async fn batches(adapter: &Adapter, at_once: usize) -> Vec<f64> {
+    let one = async |place: usize| {
+        let mut took = Vec::new();
+        for _ in 0..EACH {
+            let begin = Instant::now();
+            let id = fresh_name();
+            let of_batch = |nth: &str| {
+                let mut headers = HeaderMap::new();
+                headers.insert(header::NATS_BATCH_ID, id.as_str());
+                headers.insert(header::NATS_BATCH_SEQUENCE, nth);
+                headers
+            };
+            let mut first = of_batch("1");
+            first.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(0_u64));
+            let client = &adapter.client;
+            client.publish_with_headers(format!("bare.{id}"), first, "k".into()).await.expect("it is sent");
+            let mut last = of_batch("2");
+            last.insert(header::NATS_BATCH_COMMIT, header::NATS_BATCH_COMMIT_FINAL);
+            let request = Request::new().headers(last).payload(vec![b'x'; BYTES].into());
+            let answer = client.send_request(format!("bare.{place}"), request).await.expect("it is answered");
+            assert!(!has(&answer.payload, b"error"), "{:?}", answer.payload);
             took.push(begin.elapsed().as_secs_f64() * 1e3);
         }
         took
