@@ -26,7 +26,7 @@ use clawmux_core::cluster::stamp::{Sequence, Token};
 use clawmux_core::ids::SessionKey;
 use futures::StreamExt as _;
 use futures::future::{join, join_all};
-use servers::{LOOK, PATIENCE, SYNCS, Server};
+use servers::{LOOK, PATIENCE, SYNCS, Server, settings};
 use tokio::time::{sleep, timeout};
 
 /// Runs a test, which may take no longer than twice [`PATIENCE`].
@@ -199,6 +199,44 @@ fn a_key_is_one_records() {
             assert!(matches!(published, Published::Acked(_)), "{published:?}");
         }
         assert_eq!(engine.extent().await.unwrap().records, 242);
+    });
+}
+
+/// Of many that come at once some are refused: the rest is written, each once, and each at the place that it is told.
+async fn at_once(engine: &Engine) {
+    let subject = |nth: usize| session(engine, &format!("s{nth}"));
+    let key = |nth: usize| engine.guard(format!("k{}", if nth == 32 { 31 } else { nth }).as_bytes());
+    let is_stale = |nth: usize| nth.is_multiple_of(50);
+    let publish = async |nth: usize| {
+        let (subject, record) = (subject(nth), text(&nth.to_string()));
+        let expected = Sequence(u64::from(is_stale(nth)) * 7);
+        match nth % 3 {
+            0 => engine.publish(&subject, expected, record).await,
+            _ => engine.publish_guarded((&key(nth), text("k")), &subject, expected, record).await,
+        }
+    };
+    let published = join_all((0..300).map(publish)).await;
+    let mut taken = 0;
+    for (nth, published) in published.into_iter().enumerate() {
+        let there = engine.read_since(&subject(nth), NONE, 10).await.unwrap();
+        match published {
+            Published::Acked(place) => assert_eq!(there, [(place, text(&nth.to_string()))], "{nth}"),
+            Published::Refused => {
+                assert_eq!(there, [], "{nth}");
+                taken += usize::from(!is_stale(nth));
+            }
+            other => panic!("{nth}: {other:?}"),
+        }
+    }
+    assert_eq!(taken, 1, "of two with one key");
+}
+
+#[test]
+fn what_is_written_at_the_same_time_is_told_each_for_itself() {
+    let (Some(one), Some(three)) = (Server::start(SYNCS), Server::cluster::<3>()) else { return };
+    run(async {
+        at_once(&open(&one.settings()).await).await;
+        at_once(&open(&settings(&three)).await).await;
     });
 }
 

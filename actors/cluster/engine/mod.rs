@@ -10,6 +10,7 @@
 //! | `streams` | makes the log, the blobs and the buckets, or looks whether those that are there fit |
 //! | `durability` | asks the servers whether an acknowledgement is a sync |
 //! | `writing` | publishes with the last sequence of a subject expected |
+//! | `groups` | what is written at the same time goes as one batch |
 //! | `reading` | what a subject has, whose a guard is, how far the log reaches |
 //! | `following` | the log from a record on, in order |
 //! | `buckets` | nodes join, slots are read and written |
@@ -33,6 +34,7 @@ mod blobs;
 mod buckets;
 mod durability;
 mod following;
+mod groups;
 mod handover;
 mod heartbeats;
 mod parts;
@@ -60,6 +62,7 @@ pub use self::base::{CHUNK_BYTES, Chunked};
 pub use self::blobs::NoBlob;
 pub use self::buckets::Node;
 pub use self::following::{Followed, LogRecord};
+use self::groups::Groups;
 pub use self::handover::{HandOverAsked, HandOversAsked};
 pub use self::heartbeats::{Beat, Heartbeats};
 pub use self::parts::is_full;
@@ -82,9 +85,6 @@ const HEADER_BYTES_MAX: usize = 1024;
 
 /// Publishes on their way at once, of one engine.
 const PUBLISHES_MAX: usize = 1024;
-
-/// Batches that a stream takes at once, of all its clients: the server's default.
-const BATCHES_OF_STREAM_MAX: usize = 50;
 
 /// With what an engine is opened.
 #[derive(Clone, Debug)]
@@ -154,7 +154,7 @@ pub struct Engine {
     /// The node that joined.
     me: Arc<OnceLock<NodeName>>,
     publishes: Arc<Semaphore>,
-    batches: Arc<Semaphore>,
+    groups: Groups,
     /// Parts of blobs that may be on their way.
     parts: Arc<Semaphore>,
 }

@@ -27,8 +27,8 @@ use super::heartbeats::sender;
 use super::subjects::Names;
 use super::writing::put;
 use super::{
-    ANSWER_MAX, BATCHES_OF_STREAM_MAX, Durability, Engine, EngineSettings, HEADER_BYTES_MAX, PUBLISHES_MAX,
-    Published, RECORD_BYTES_MAX, durability, no_answer, parts, streams,
+    ANSWER_MAX, Durability, Engine, EngineSettings, HEADER_BYTES_MAX, PUBLISHES_MAX, Published,
+    RECORD_BYTES_MAX, durability, no_answer, parts, streams,
 };
 use crate::nats::{Access, Nats, Unusable, one_line, reach};
 use crate::runtime::clock;
@@ -124,8 +124,7 @@ impl Site {
             is_superseded: Arc::default(),
             me: Arc::default(),
             publishes: Arc::new(Semaphore::new(PUBLISHES_MAX)),
-            // There are as many daemons as servers, or about that.
-            batches: Arc::new(Semaphore::new(BATCHES_OF_STREAM_MAX / settings.replicas)),
+            groups: Default::default(),
             parts: Arc::new(Semaphore::new(parts::AHEAD_MAX)),
         })
     }

@@ -1,9 +1,9 @@
 //! Publishes with the last sequence of their subject expected, and what the stream said to each.
 //!
 //! The headers are written here and not by the client's JetStream, since what matters is the number of the
-//! error, and a batch has no other way. A batch is a guard and a record: both are there or none. It goes out
-//! over one connection, so the two must not be cut apart by another server: then the batch is incomplete, and
-//! nothing of it is written.
+//! error, and a batch has no other way. A batch is a guard and a record, or those of several sessions ([`groups`](super::groups)):
+//! all are there or none. It goes out over one connection, so it must not be cut apart by another server: then the
+//! batch is incomplete, and nothing of it is written.
 //!
 //! Codes that say for sure that nothing was written, and that it may be tried again, are
 //! [`Published::Transient`]. All that is not known here is [`Published::Unknown`], with the words of the
@@ -19,6 +19,7 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::groups::Entry;
 use super::{ANSWER_MAX, Engine, RECORD_BYTES_MAX, no_answer};
 use crate::nats::{Nats, one_line};
 use crate::runtime::clock;
@@ -50,6 +51,15 @@ pub enum Published {
     Refused,
     /// It may have been written, or may be written later, or not. Why that is not known.
     Unknown(String),
+}
+
+/// Why records that were published together are not known to be in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotWritten {
+    /// The log says so of all of them, perhaps because of one.
+    Refused(Published),
+    /// There was no answer. Why that is.
+    Unanswered(String),
 }
 
 #[derive(Deserialize)]
@@ -84,17 +94,12 @@ impl Published {
 impl Engine {
     /// Writes a record where `expected` is the last sequence of its subject, 0 being an empty one.
     pub async fn publish(&self, subject: &str, expected: Sequence, record: Bytes) -> Published {
-        if let Some(too_large) = too_large(&record) {
-            return too_large;
-        }
-        self.within(&self.publishes, self.put(subject, Some(expected.0), record, HeaderMap::new())).await
+        self.write(None, subject, expected, record).await
     }
 
     /// Writes a record and the guard of its key, or none of the two: where `expected` is the last sequence of
     /// the record's subject, and the key has no guard. A guard is there for a day. The place is that of the
     /// record.
-    ///
-    /// At most so many as a server takes are on their way at once, divided by the nodes; others wait.
     pub async fn publish_guarded(
         &self,
         guard: (&str, Bytes),
@@ -103,22 +108,58 @@ impl Engine {
         record: Bytes,
     ) -> Published {
         let (key, guard) = guard;
-        if let Some(too_large) = too_large(&guard).or_else(|| too_large(&record)) {
+        self.write(Some((key.to_owned(), guard)), subject, expected, record).await
+    }
+
+    async fn write(
+        &self,
+        guard: Option<(String, Bytes)>,
+        subject: &str,
+        expected: Sequence,
+        record: Bytes,
+    ) -> Published {
+        let too_large = guard.iter().map(|(_, guard)| guard).chain([&record]).find_map(too_large);
+        if let Some(too_large) = too_large {
             return too_large;
         }
-        let both = async {
-            let id = hex(&clock::random());
-            let mut first = of_batch(&id, "1");
-            first.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(0_u64));
-            first.insert(header::NATS_MESSAGE_TTL, format!("{}s", GUARD.as_secs()));
-            if let Err(error) = self.nats.client.publish_with_headers(key.to_owned(), first, guard).await {
-                return Published::Unknown(one_line(&error));
+        let entry = Entry { guard, subject: subject.to_owned(), expected: expected.0, record };
+        self.within(&self.publishes, self.write_in_group(entry)).await
+    }
+
+    /// Publishes these, each with the guard of its key: all of them, or none. Gives the place of each.
+    pub(super) async fn put_together(&self, entries: &[&Entry]) -> Result<Vec<Sequence>, NotWritten> {
+        let (mut messages, mut places) = (Vec::with_capacity(2 * entries.len()), Vec::new());
+        for entry in entries {
+            if let Some((key, guard)) = &entry.guard {
+                let mut headers = expecting(0);
+                headers.insert(header::NATS_MESSAGE_TTL, format!("{}s", GUARD.as_secs()));
+                messages.push((key, headers, guard));
             }
-            let mut last = of_batch(&id, "2");
+            places.push(messages.len() as u64);
+            messages.push((&entry.subject, expecting(entry.expected), &entry.record));
+        }
+        let Some((subject, mut last, payload)) = messages.pop() else { return Ok(Vec::new()) };
+        let before = messages.len();
+        if before > 0 {
+            let id = hex(&clock::random());
+            for (nth, (subject, mut headers, payload)) in messages.into_iter().enumerate() {
+                add_to_batch(&mut headers, &id, nth + 1);
+                let client = &self.nats.client;
+                let sent = client.publish_with_headers(subject.clone(), headers, payload.clone()).await;
+                sent.map_err(|error| NotWritten::Unanswered(one_line(&error)))?;
+            }
+            add_to_batch(&mut last, &id, before + 1);
             last.insert(header::NATS_BATCH_COMMIT, header::NATS_BATCH_COMMIT_FINAL);
-            self.put(subject, Some(expected.0), record, last).await
-        };
-        self.within(&self.batches, both).await
+        }
+        match send(&self.nats, subject, payload.clone(), last).await {
+            // Nothing comes between those of a batch.
+            Ok(Published::Acked(Sequence(last))) => {
+                let first = last.saturating_sub(before as u64);
+                Ok(places.into_iter().map(|place| Sequence(first + place)).collect())
+            }
+            Ok(said) => Err(NotWritten::Refused(said)),
+            Err(why) => Err(NotWritten::Unanswered(why)),
+        }
     }
 
     /// Publishes one message; with no expectation, where none is given.
@@ -156,20 +197,36 @@ pub(super) async fn put(
     mut headers: HeaderMap,
 ) -> Published {
     if let Some(expected) = expected {
-        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
+        expect(&mut headers, expected);
     }
+    send(nats, subject, payload, headers).await.unwrap_or_else(Published::Unknown)
+}
+
+/// Publishes one message.
+///
+/// # Errors
+/// Why there was no answer.
+async fn send(nats: &Nats, subject: &str, payload: Bytes, headers: HeaderMap) -> Result<Published, String> {
     let request = Request::new().headers(headers).payload(payload).timeout(Some(ANSWER_MAX));
     match nats.client.send_request(subject.to_owned(), request).await {
-        Ok(answer) => Published::of(&answer.payload),
-        Err(error) => Published::Unknown(format!("the log does not answer: {}", one_line(&error))),
+        Ok(answer) => Ok(Published::of(&answer.payload)),
+        Err(error) => Err(format!("the log does not answer: {}", one_line(&error))),
     }
 }
 
-fn of_batch(id: &str, nth: &str) -> HeaderMap {
+fn expect(headers: &mut HeaderMap, last: u64) {
+    headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(last));
+}
+
+fn expecting(last: u64) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    headers.insert(header::NATS_BATCH_ID, id);
-    headers.insert(header::NATS_BATCH_SEQUENCE, nth);
+    expect(&mut headers, last);
     headers
+}
+
+fn add_to_batch(headers: &mut HeaderMap, id: &str, nth: usize) {
+    headers.insert(header::NATS_BATCH_ID, id);
+    headers.insert(header::NATS_BATCH_SEQUENCE, HeaderValue::from(nth));
 }
 
 fn too_large(payload: &Bytes) -> Option<Published> {

@@ -1,0 +1,221 @@
+//! Records that come while others are on their way go into the log together, as one batch: the servers agree on it
+//! once, however many sessions they are of.
+//!
+//! A batch is there as a whole or not at all. So a record that would be refused, or is for the moment, has all of its
+//! batch refused; each is written alone then, and is told what became of it alone. Where there was no answer to the
+//! batch there is none to any of them.
+//!
+//! A record never shares a batch with another one of its subject, nor with another guard of its key: one of the two
+//! would be refused for nothing.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use tokio::sync::oneshot;
+
+use super::Engine;
+use super::writing::{NotWritten, Published};
+
+/// Batches on their way at once, of one engine. With fewer there are more records in each.
+const GROUPS_MAX: usize = 4;
+
+/// Records of one batch.
+const RECORDS_MAX: usize = 128;
+
+/// Bytes of one batch that are not its first record's.
+const BYTES_MAX: usize = 512 * 1024;
+
+/// Records of a batch that was refused that are on their way alone at once.
+const ALONE_MAX: usize = 4;
+
+/// A record that is to be written.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The guard of its key, and where it is in the log.
+    pub(super) guard: Option<(String, Bytes)>,
+    pub(super) subject: String,
+    /// The last sequence of its subject.
+    pub(super) expected: u64,
+    pub(super) record: Bytes,
+}
+
+impl Entry {
+    pub(super) fn bytes(&self) -> usize {
+        self.record.len() + self.guard.as_ref().map_or(0, |(_, guard)| guard.len())
+    }
+}
+
+type Waiting = (Entry, oneshot::Sender<Published>);
+
+/// What waits to be written. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Groups(Arc<Mutex<Queue>>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    under_way: usize,
+}
+
+impl Groups {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// What goes next, together; nothing where nothing waits.
+    fn take(&mut self) -> Vec<Waiting> {
+        let (mut group, mut left) = (Vec::new(), VecDeque::new());
+        let (mut subjects, mut bytes) = (HashSet::new(), 0);
+        while let Some((entry, answer)) = self.waiting.pop_front() {
+            if answer.is_closed() {
+                continue;
+            }
+            bytes += entry.bytes();
+            if !group.is_empty() && (group.len() == RECORDS_MAX || bytes > BYTES_MAX) {
+                left.push_back((entry, answer));
+                break;
+            }
+            let guard = entry.guard.as_ref().map(|(guard, _)| guard);
+            if subjects.contains(&entry.subject) || guard.is_some_and(|guard| subjects.contains(guard)) {
+                bytes -= entry.bytes();
+                left.push_back((entry, answer));
+                continue;
+            }
+            subjects.extend(guard.cloned().into_iter().chain([entry.subject.clone()]));
+            group.push((entry, answer));
+        }
+        left.append(&mut self.waiting);
+        self.waiting = left;
+        group
+    }
+}
+
+/// A batch that is on its way, until it is dropped.
+struct UnderWay(Groups);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.queue().under_way -= 1;
+    }
+}
+
+impl Engine {
+    /// Writes a record as soon as a batch may go, with what waits then.
+    pub(super) async fn write_in_group(&self, entry: Entry) -> Published {
+        let (answer, told) = oneshot::channel();
+        let begins = {
+            let mut queue = self.groups.queue();
+            queue.waiting.push_back((entry, answer));
+            let begins = queue.under_way < GROUPS_MAX;
+            queue.under_way += usize::from(begins);
+            begins
+        };
+        if begins {
+            // It begins after what is under way on this thread: what comes at the same time goes along. It ends with
+            // what waits, each of which is waited for no longer than an answer may take.
+            let (engine, under_way) = (self.clone(), UnderWay(self.groups.clone()));
+            tokio::spawn(async move {
+                let _under_way = under_way;
+                engine.write_groups().await;
+            });
+        }
+        told.await.unwrap_or_else(|_| Published::Unknown("the engine is closed".to_owned()))
+    }
+
+    async fn write_groups(&self) {
+        loop {
+            let group = self.groups.queue().take();
+            if group.is_empty() {
+                return;
+            }
+            // One that is alone is told what became of it in any case.
+            let Some(refused) = self.write_together(group).await else { continue };
+            let alone = futures::stream::iter(refused).for_each_concurrent(ALONE_MAX, async |waiting| {
+                if !waiting.1.is_closed() {
+                    self.write_together(vec![waiting]).await;
+                }
+            });
+            alone.await;
+        }
+    }
+
+    /// Writes these as one batch, and tells what became of each. Gives those back that were refused together.
+    async fn write_together(&self, group: Vec<Waiting>) -> Option<Vec<Waiting>> {
+        let entries: Vec<&Entry> = group.iter().map(|(entry, _)| entry).collect();
+        let each: Vec<Published> = match self.put_together(&entries).await {
+            Ok(places) => places.into_iter().map(Published::Acked).collect(),
+            Err(NotWritten::Refused(_)) if group.len() > 1 => return Some(group),
+            Err(NotWritten::Refused(said)) => vec![said],
+            Err(NotWritten::Unanswered(why)) => vec![Published::Unknown(why); group.len()],
+        };
+        for ((_, answer), published) in group.into_iter().zip(each) {
+            // Who does not wait any more finds out by what is in the log.
+            let _ = answer.send(published);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(subject: &str, key: Option<&str>, bytes: usize) -> (Waiting, oneshot::Receiver<Published>) {
+        let (answer, told) = oneshot::channel();
+        let guard = key.map(|key| (key.to_owned(), Bytes::from_static(b"k")));
+        let record = vec![b'x'; bytes].into();
+        ((Entry { guard, subject: subject.to_owned(), expected: 0, record }, answer), told)
+    }
+
+    #[test]
+    fn one_of_each_subject_and_key_goes_and_no_more_than_may() {
+        let mut queue = Queue::default();
+        let mut told = Vec::new();
+        let mut add = |queue: &mut Queue, subject: &str, key, bytes| {
+            let (waiting, answer) = waiting(subject, key, bytes);
+            queue.waiting.push_back(waiting);
+            told.push(answer);
+        };
+        let taken = |queue: &mut Queue| -> Vec<(String, usize)> {
+            let group = queue.take();
+            group.into_iter().map(|(entry, _)| (entry.subject, entry.record.len())).collect()
+        };
+        for (subject, key, bytes) in
+            [("a", Some("k1"), 1), ("b", Some("k1"), 2), ("a", None, 3), ("c", Some("k2"), 4), ("a", None, 5)]
+        {
+            add(&mut queue, subject, key, bytes);
+        }
+        let of = |all: &[(&str, usize)]| -> Vec<(String, usize)> {
+            all.iter().map(|(subject, bytes)| ((*subject).to_owned(), *bytes)).collect()
+        };
+        assert_eq!(taken(&mut queue), of(&[("a", 1), ("c", 4)]));
+        assert_eq!(taken(&mut queue), of(&[("b", 2), ("a", 3)]));
+        assert_eq!(taken(&mut queue), of(&[("a", 5)]));
+        assert_eq!(taken(&mut queue), of(&[]));
+        // One that is larger than a batch goes alone.
+        for (subject, bytes) in [("a", BYTES_MAX + 1), ("b", 1), ("c", BYTES_MAX - 1), ("d", 1)] {
+            add(&mut queue, subject, None, bytes);
+        }
+        assert_eq!(taken(&mut queue).len(), 1);
+        assert_eq!(taken(&mut queue).len(), 2);
+        assert_eq!(taken(&mut queue).len(), 1);
+        for number in 0..=RECORDS_MAX {
+            add(&mut queue, &number.to_string(), None, 1);
+        }
+        assert_eq!([taken(&mut queue).len(), taken(&mut queue).len()], [RECORDS_MAX, 1]);
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_written() {
+        let mut queue = Queue::default();
+        let (gone, _) = waiting("a", None, 1);
+        let (there, _told) = waiting("b", None, 1);
+        queue.waiting.extend([gone, there]);
+        assert_eq!(queue.take().len(), 1);
+        assert!(queue.waiting.is_empty());
+    }
+}
