@@ -23,6 +23,7 @@
 //! | [`remote`] | the other daemons, for this one's sessions |
 //! | [`peers`] | what other daemons ask about this one's sessions and files |
 //! | `files` | bytes of files that other daemons have |
+//! | `rates` | what principals spend at one daemon counts at all |
 //!
 //! A session is written by the owner of its slot: a change of one that another daemon owns is refused, its orders go
 //! there. What is kept beside sessions (a table) is owned by nobody: every daemon writes it, once it has joined, and its
@@ -38,6 +39,7 @@ mod files;
 pub(crate) mod joining;
 mod large;
 pub mod peers;
+mod rates;
 pub mod remote;
 mod sessions;
 mod status;
@@ -144,6 +146,8 @@ pub struct Cluster {
     progress: watch::Sender<u64>,
     /// Who answers other daemons, once sessions can be asked.
     peers: Option<Addr<peers::Peers>>,
+    /// Who says and hears what principals spend.
+    rates: Option<Addr<rates::RateSharing>>,
     /// Who is told what becomes of slots.
     sessions: sessions::Sessions,
     /// Those whose key is another run's, told when the store has this place of the log.
@@ -229,6 +233,7 @@ impl Cluster {
                 stalled: HashSet::new(),
                 progress: watch::Sender::default(),
                 peers: None,
+                rates: None,
                 sessions: sessions::Sessions::default(),
                 taken: Vec::new(),
                 figures: Figures::default(),

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::peers::Peers;
+use super::rates::RateSharing;
 use super::remote::{GetRemote, Locate, ToOthers};
 use super::writing::{Answer, Stage, Waiting, What, Writing};
 use super::{Cluster, SLOT_WAIT_MS, away, now_ms};
@@ -265,8 +266,10 @@ impl Handler<Attend> for Cluster {
     type Result = ();
 
     fn handle(&mut self, attend: Attend, ctx: &mut Self::Context) {
-        let Attend { sessions, orders, files, leader } = attend;
-        self.peers = Some(Peers::start(self.settings.node.clone(), self.to_others(ctx), orders, files));
+        let Attend { sessions, orders, files, spending, leader } = attend;
+        let me = &self.settings.node;
+        self.peers = Some(Peers::start(me.clone(), self.to_others(ctx), orders, files));
+        self.rates = Some(RateSharing::start(me.clone(), (*self.engine).clone(), spending));
         (self.sessions.told, self.sessions.leader) = (Some(sessions), Some(leader));
         for slot in Slot::all().filter(|slot| self.ownership.token(*slot).is_some()) {
             self.sessions.gained(slot);

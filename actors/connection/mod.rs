@@ -55,7 +55,7 @@ use self::link::Link;
 use self::outbox::Outbox;
 use self::registry::NoPlace;
 use self::transport::Transport;
-use crate::connection::rates::Rates;
+use crate::connection::rates::{Rates, Spending};
 use crate::connection::strangers::{Hold, Said, Strangers};
 use crate::devices::Admit;
 use crate::hub::inbox::Inbox;
@@ -130,6 +130,16 @@ pub struct Services {
     pub overviews: Overviews,
     /// What is known of those who are not let in.
     pub strangers: Arc<Strangers>,
+}
+
+impl Spending for Services {
+    fn take(&self) -> Vec<(Arc<str>, u32)> {
+        self.terms.get().rates.take_spent()
+    }
+
+    fn heard(&self, principal: &str, units: u32) {
+        self.terms.get().rates.spent_elsewhere(principal, units);
+    }
 }
 
 impl Services {

@@ -1,9 +1,13 @@
 //! What principals may ask for in a given time, in cost units, over all their connections.
+//!
+//! In a cluster what one spends at another daemon is taken from what he has here, as soon as that is heard. Where he has
+//! not as much he owes it: nothing is spent here until that is paid, out of what he is given from then on.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clawmux_core::config::Limits;
 use clawmux_core::error::{Detail, Error, ErrorCode};
@@ -17,23 +21,48 @@ const PRINCIPALS_MARK: usize = 4096;
 /// After how many times something is spent it is looked for them.
 const SWEEP_EVERY: usize = 1024;
 
+/// Principals of whom is kept what they spent, until it is taken.
+const TOLD_MAX: usize = 4096;
+
+/// What principals spend at this daemon, for who tells other daemons, and hears of theirs.
+pub trait Spending: Send + Sync {
+    /// What was spent here since this was asked last, in cost units.
+    fn take(&self) -> Vec<(Arc<str>, u32)>;
+
+    /// So much was spent at another daemon.
+    fn heard(&self, principal: &str, units: u32);
+}
+
+type Limiter = DefaultKeyedRateLimiter<Arc<str>>;
+
 /// The rates of all principals, shared by all connections.
 #[derive(Debug)]
 pub struct Rates {
     burst: u32,
     per_second: u32,
-    limiter: Option<(DefaultKeyedRateLimiter<Arc<str>>, NonZeroU32)>,
+    limiter: Option<(Limiter, NonZeroU32)>,
     clock: DefaultClock,
     /// How often something was spent.
     spent: AtomicUsize,
+    /// In a cluster.
+    shared: Option<Mutex<Shared>>,
+}
+
+/// What is shared with other daemons.
+#[derive(Debug, Default)]
+struct Shared {
+    /// What was spent here and nobody was told of yet.
+    spent: HashMap<Arc<str>, u32>,
+    /// What was spent elsewhere, by those who had not as much left here.
+    owed: HashMap<Arc<str>, u32>,
 }
 
 impl Rates {
-    /// As `[limits]` says; a burst of 0 is no limit.
-    pub fn new(limits: &Limits) -> Self {
+    /// As `[limits]` says; a burst of 0 is no limit. Whether other daemons are told.
+    pub fn new(limits: &Limits, is_shared: bool) -> Self {
         let limiter = NonZeroU32::new(limits.requests_burst).map(|burst| {
             let per_second = NonZeroU32::new(limits.requests_per_second).unwrap_or(NonZeroU32::MIN);
-            (DefaultKeyedRateLimiter::keyed(Quota::per_second(per_second).allow_burst(burst)), burst)
+            (Limiter::keyed(Quota::per_second(per_second).allow_burst(burst)), burst)
         });
         Self {
             burst: limits.requests_burst,
@@ -41,6 +70,7 @@ impl Rates {
             limiter,
             clock: DefaultClock::default(),
             spent: AtomicUsize::new(0),
+            shared: is_shared.then(Mutex::default),
         }
     }
 
@@ -61,18 +91,84 @@ impl Rates {
             return Ok(());
         }
         // A cost above the burst could never be paid.
-        // Who has all of it again is like somebody new.
-        if self.spent.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY) && limiter.len() > PRINCIPALS_MARK {
-            limiter.retain_recent();
-        }
-        match limiter.check_key_n(&principal.name, cost.min(*burst)) {
-            Ok(Ok(())) | Err(_) => Ok(()),
+        let cost = cost.min(*burst);
+        self.forget_some(limiter);
+        let mut shared = self.shared();
+        let owed = shared.as_mut().map_or(0, |shared| shared.pay(limiter, *burst, &principal.name));
+        let due = NonZeroU32::new(cost.get().saturating_add(owed)).unwrap_or(cost).min(*burst);
+        match limiter.check_key_n(&principal.name, due) {
             Ok(Err(until)) => {
                 let wait = until.wait_time_from(self.clock.now());
                 Err(ErrorCode::RateLimited
                     .error(format!("too many requests: try again in {} ms", wait.as_millis().max(1)))
                     .with(Detail::RetryAfter(wait)))
             }
+            Ok(Ok(())) | Err(_) => {
+                if let Some(shared) = &mut shared {
+                    shared.spends(&principal.name, cost.get());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What was spent since this was asked last.
+    pub fn take_spent(&self) -> Vec<(Arc<str>, u32)> {
+        let (Some(mut shared), Some((limiter, burst))) = (self.shared(), &self.limiter) else {
+            return Vec::new();
+        };
+        // Who owes something and does not come again is forgotten once he has paid.
+        let owing: Vec<Arc<str>> = shared.owed.keys().cloned().collect();
+        for name in owing {
+            shared.pay(limiter, *burst, &name);
+        }
+        shared.spent.drain().collect()
+    }
+
+    /// Takes what a principal has spent at another daemon from what he has here.
+    pub fn spent_elsewhere(&self, principal: &str, units: u32) {
+        let (Some(mut shared), Some((limiter, burst))) = (self.shared(), &self.limiter) else { return };
+        self.forget_some(limiter);
+        let name: Arc<str> = principal.into();
+        let owed = shared.owed.entry(name.clone()).or_default();
+        *owed = owed.saturating_add(units).min(burst.get());
+        shared.pay(limiter, *burst, &name);
+    }
+
+    fn shared(&self) -> Option<MutexGuard<'_, Shared>> {
+        Some(self.shared.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who has all of it again is like somebody new.
+    fn forget_some(&self, limiter: &Limiter) {
+        if self.spent.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY) && limiter.len() > PRINCIPALS_MARK {
+            limiter.retain_recent();
+        }
+    }
+}
+
+impl Shared {
+    /// Has a principal pay what he owes as far as he can. What he still owes.
+    fn pay(&mut self, limiter: &Limiter, burst: NonZeroU32, name: &Arc<str>) -> u32 {
+        let Some(mut owed) = self.owed.remove(name) else { return 0 };
+        let mut piece = owed.min(burst.get());
+        while let Some(pays) = NonZeroU32::new(piece.min(owed)) {
+            match limiter.check_key_n(name, pays) {
+                Ok(Ok(())) => owed -= pays.get(),
+                Ok(Err(_)) | Err(_) => piece = pays.get() / 2,
+            }
+        }
+        if owed > 0 {
+            self.owed.insert(name.clone(), owed);
+        }
+        owed
+    }
+
+    fn spends(&mut self, name: &Arc<str>, units: u32) {
+        if let Some(spent) = self.spent.get_mut(name) {
+            *spent = spent.saturating_add(units);
+        } else if self.spent.len() < TOLD_MAX {
+            self.spent.insert(name.clone(), units);
         }
     }
 }
@@ -87,11 +183,16 @@ mod tests {
     }
 
     fn rates(burst: u32) -> Rates {
-        Rates::new(&Limits {
+        rates_of(burst, 1, false)
+    }
+
+    fn rates_of(burst: u32, per_second: u32, is_shared: bool) -> Rates {
+        let limits = Limits {
             requests_burst: burst,
-            requests_per_second: 1,
+            requests_per_second: per_second,
             ..clawmux_core::config::Config::default().limits
-        })
+        };
+        Rates::new(&limits, is_shared)
     }
 
     #[test]
@@ -122,16 +223,45 @@ mod tests {
 
     #[test]
     fn those_who_spend_nothing_are_forgotten() {
-        let rates = Rates::new(&Limits {
-            requests_per_second: 1_000_000,
-            requests_burst: 10,
-            ..clawmux_core::config::Config::default().limits
-        });
+        let rates = rates_of(10, 1_000_000, true);
         for n in 0..5 * PRINCIPALS_MARK {
             rates.spend(&principal(&format!("jwt:{n}"), false), 1).unwrap();
         }
+        for n in 0..5 * PRINCIPALS_MARK {
+            rates.spent_elsewhere(&format!("jwt:{n}"), 30);
+        }
+        assert!(rates.take_spent().len() <= TOLD_MAX);
+        rates.take_spent();
+        let shared = rates.shared().unwrap();
+        assert!(shared.spent.is_empty() && shared.owed.is_empty(), "all was paid meanwhile");
         let known = rates.limiter.as_ref().map_or(0, |(limiter, _)| limiter.len());
         assert!(known <= PRINCIPALS_MARK + SWEEP_EVERY, "{known} are known");
+    }
+
+    #[test]
+    fn what_is_spent_elsewhere_is_taken_here_and_owed_where_there_is_not_as_much() {
+        let rates = rates_of(10, 1, true);
+        let ci = principal("ci", false);
+        rates.spend(&ci, 3).unwrap();
+        assert_eq!(rates.take_spent(), [(Arc::from("ci"), 3)]);
+        assert!(rates.take_spent().is_empty(), "it is told once");
+        rates.spent_elsewhere("ci", 5);
+        rates.spend(&ci, 2).unwrap();
+        rates.spent_elsewhere("ci", 4);
+        let refused = rates.spend(&ci, 1).unwrap_err();
+        assert!(
+            matches!(refused.detail, Some(Detail::RetryAfter(wait)) if (2..=6).contains(&wait.as_secs())),
+            "what is owed comes first: {refused:?}"
+        );
+        rates.spent_elsewhere("ci", u32::MAX);
+        assert!(rates.shared().unwrap().owed["ci"] <= 10, "no more than a burst");
+        assert_eq!(rates.take_spent(), [(Arc::from("ci"), 2)], "what was refused was not spent");
+        // Nobody is told where there is no other daemon.
+        let alone = rates_of(10, 1, false);
+        alone.spend(&ci, 3).unwrap();
+        alone.spent_elsewhere("ci", 10);
+        assert!(alone.take_spent().is_empty());
+        alone.spend(&ci, 7).unwrap();
     }
 
     #[test]

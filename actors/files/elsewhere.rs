@@ -15,7 +15,7 @@ use super::Files;
 use super::reading::{lost, piece};
 use super::writing::failed;
 use crate::runtime::ask::ask;
-use crate::store::{ReadFile, TableChanged};
+use crate::store::ReadFile;
 
 /// Pieces of one file that are on their way at once.
 const AHEAD_MAX: usize = 4;
@@ -62,15 +62,6 @@ impl Handler<ReadHere> for Files {
             });
             read?.await.unwrap_or_else(|_| Err(ErrorCode::Internal.error("the file was not read")))
         })
-    }
-}
-
-/// What another daemon removed is removed here with the next look.
-impl Handler<TableChanged> for Files {
-    type Result = ();
-
-    fn handle(&mut self, _: TableChanged, _: &mut Self::Context) {
-        self.is_changed_elsewhere = true;
     }
 }
 

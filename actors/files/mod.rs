@@ -17,14 +17,14 @@
 //! A file is there when the store says so; what is in the folder and not in the store is swept at the
 //! start.
 //!
-//! In a cluster the daemon where an upload was begun goes on with it, and every daemon counts against the quota what it
-//! had at its start and what was put with it since. The bytes stay there; other daemons ask for them when somebody
-//! reads them ([`elsewhere`](Elsewhere)).
+//! In a cluster the daemon where an upload was begun goes on with it. The bytes stay there; other daemons ask for them
+//! when somebody reads them ([`elsewhere`](Elsewhere)). The quota is for all daemons together ([`counting`]).
 //!
 //! Deliberately absent: files of the store's backups. A copy of the store names files whose bytes it
 //! does not have.
 
 mod allowance;
+mod counting;
 mod elsewhere;
 mod local_files;
 mod pool;
@@ -32,7 +32,7 @@ mod reading;
 mod uploads;
 mod writing;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -104,8 +104,8 @@ pub struct Files {
     accounts: HashMap<Owner, Account>,
     /// Those that are not finished.
     uploads: HashMap<FileId, Upload>,
-    /// Finished files that are being removed.
-    removing: HashSet<FileId>,
+    /// Finished files that are being removed, and whose they are.
+    removing: HashMap<FileId, Owner>,
     opened: HashMap<FileId, Opened>,
     /// Whether other daemons changed something since the folder was tidied.
     is_changed_elsewhere: bool,
@@ -163,7 +163,7 @@ impl Files {
             pool: Pool::new(),
             setup,
             uploads: HashMap::new(),
-            removing: HashSet::new(),
+            removing: HashMap::new(),
             opened: HashMap::new(),
             is_changed_elsewhere: false,
             removed_total: 0,
@@ -204,9 +204,10 @@ impl Files {
     /// Removes a finished file that the asker may remove.
     fn remove(&mut self, row: FileRow, asker: Asker, ctx: &mut Context<Self>) {
         let id = row.id;
-        if !self.removing.insert(id) {
+        if self.removing.contains_key(&id) {
             return asker.reply(Err(no_such(FileRef::File(id))));
         }
+        self.removing.insert(id, row.owner.clone());
         self.opened.remove(&id);
         let removed = self.removes(id, self.path(id));
         ctx.spawn(removed.into_actor(self).map(move |removed, files, _| {

@@ -94,7 +94,7 @@ impl Files {
         };
         ctx.spawn(opened.into_actor(self).map(move |opened, files, ctx| match opened {
             // Removed meanwhile.
-            Ok(_) if files.removing.contains(&id) => asker.reply(Err(super::no_such(what))),
+            Ok(_) if files.removing.contains_key(&id) => asker.reply(Err(super::no_such(what))),
             Ok(Found::Elsewhere(piece)) => {
                 files.figures.read_bytes.fetch_add(piece.data.len() as u64, Relaxed);
                 asker.reply(Ok(FileReply::Piece(Box::new(piece)).into()));

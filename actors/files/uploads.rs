@@ -125,7 +125,7 @@ impl Files {
         ctx: &mut Context<Self>,
     ) -> Result<&mut Upload, Error> {
         about.check()?;
-        if self.removing.contains(&id) {
+        if self.removing.contains_key(&id) {
             return Err(leaving(upload));
         }
         let of_all = self.uploads.len();

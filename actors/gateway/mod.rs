@@ -523,7 +523,8 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
     let (fail, failed) = oneshot::channel();
     let running = Arc::new(Swappable::new(config.clone()));
     let (changed_by, chosen_by) = (configuration.clone(), providers.clone());
-    let taking_part = cluster.clone().map(|cluster| (cluster, sessions.clone(), files.clone()));
+    let taking_part =
+        cluster.clone().map(|cluster| (cluster, sessions.clone(), files.clone(), services.clone()));
     let gateway = Gateway {
         setup,
         config: running.clone(),
@@ -560,13 +561,14 @@ pub async fn start(setup: GatewaySetup) -> Result<Running, Error> {
         stopping: false,
     }
     .start();
-    if let Some((cluster, sessions, files)) = taking_part {
+    if let Some((cluster, sessions, files, spending)) = taking_part {
         let leader = gateway.downgrade().recipient();
         cluster
             .attend(Attend {
                 sessions: sessions.clone().recipient(),
                 orders: sessions.recipient(),
                 files: files.recipient(),
+                spending,
                 leader,
             })
             .await;
@@ -617,7 +619,9 @@ fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&
         gateway: config.gateway.clone(),
         openclaw: config.openclaw.clone(),
         xeno: config.xeno.clone(),
-        rates: rates.cloned().unwrap_or_else(|| Arc::new(Rates::new(&config.limits))),
+        rates: rates
+            .cloned()
+            .unwrap_or_else(|| Arc::new(Rates::new(&config.limits, config.cluster.is_some()))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the sessions of this daemon need of the others of its cluster, for those who need not know how it is done.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use actix::{Message, Recipient, WeakRecipient};
 use clawmux_core::cluster::node::NodeName;
@@ -14,6 +15,7 @@ use futures::stream::BoxStream;
 use tokio::sync::oneshot;
 
 use super::PassedOn;
+use crate::connection::rates::Spending;
 use crate::files::ReadHere;
 use crate::runtime::lead::Lead;
 use crate::store::SessionChanged;
@@ -68,6 +70,8 @@ pub struct Attend {
     pub orders: Recipient<PassedOn>,
     /// Who has the bytes of files.
     pub files: Recipient<ReadHere>,
+    /// What principals spend here.
+    pub spending: Arc<dyn Spending>,
     /// Who leads.
     pub leader: WeakRecipient<Lead>,
 }

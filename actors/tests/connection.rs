@@ -365,7 +365,7 @@ impl Edge {
                 gateway: options.gateway,
                 openclaw: OpenClaw { max_payload_bytes: 1 << 21, ..Config::default().openclaw },
                 xeno: Config::default().xeno,
-                rates: Arc::new(Rates::new(&options.limits)),
+                rates: Arc::new(Rates::new(&options.limits, false)),
             }),
             authority: Arc::new(Authority::new(&auth)),
             routes: routes(&sessions),

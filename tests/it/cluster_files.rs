@@ -3,7 +3,7 @@
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::cluster_sessions::pair;
+use crate::cluster_sessions::{pair, pair_with};
 use crate::files::{get, hex, id, put};
 use crate::support::eventually;
 use crate::support::tools::needs;
@@ -59,4 +59,37 @@ fn a_file_whose_daemon_is_away_is_listed_and_can_be_read_when_it_is_back() {
     assert!(refused["message"].to_string().contains("at another daemon of the cluster"), "{refused}");
     let (there, ..) = get(&mut at_b, &id(3), json!({ "fileId": file }));
     assert_eq!(there, hex(Sha256::digest(b"a walrus")));
+}
+
+#[test]
+fn the_quota_is_for_all_daemons_together() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair_with("[limits]\nfile_quota_bytes = 1000\nrequests_burst = 0\n", &[]);
+    let (mut at_a, mut at_b) = (Wundr::connect(a.daemon.address), Wundr::connect(b.daemon.address));
+    let full =
+        |error: serde_json::Value| assert_eq!(error["details"]["limit"], "file_quota_bytes", "{error}");
+    let first = put(&mut at_a, &id(1), &[b'x'; 600]).unwrap()["fileId"].clone();
+    let mut nth = 0;
+    let mut is_refused = |client: &mut Wundr, bytes: usize| {
+        nth += 1;
+        let upload = format!("{nth:08x}-4455-6677-8899-aabbccddeeff");
+        match put(client, &upload, &vec![b'y'; bytes]) {
+            Ok(file) => {
+                client.call("file.delete", json!({ "fileId": file["fileId"] }));
+                false
+            }
+            Err(error) => {
+                full(error);
+                client.call("file.delete", json!({ "uploadId": upload }));
+                true
+            }
+        }
+    };
+    eventually("what A has counts at B", || is_refused(&mut at_b, 500));
+    let second = put(&mut at_b, &id(2), &[b'z'; 400]).unwrap()["fileId"].clone();
+    eventually("and what B has at A", || is_refused(&mut at_a, 1));
+    at_b.call("file.delete", json!({ "fileId": first }));
+    eventually("what is removed at B is free at A", || !is_refused(&mut at_a, 600));
+    assert!(is_refused(&mut at_a, 601), "{second} is still there");
+    assert_eq!(at_a.call("file.list", json!({}))["total"], 1);
 }

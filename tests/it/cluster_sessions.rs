@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use crate::bus::nats::Server;
 use crate::cluster::{begun, server, status};
 use crate::support::client::{Client, Stream};
-use crate::support::daemon::{Daemon, home};
+use crate::support::daemon::{Daemon, home, key_of};
 use crate::support::eventually;
 use crate::support::tools::needs;
+use crate::support::wundr::Wundr;
 
 /// A daemon, and its name among the nodes.
 pub(crate) struct Node {
@@ -19,10 +20,17 @@ pub(crate) struct Node {
 
 /// Two daemons, each of which owns its share.
 pub(crate) fn pair() -> (Server, [Node; 2]) {
+    pair_with("", &[])
+}
+
+/// The same, with this in the configuration and the environment of both.
+pub(crate) fn pair_with(more: &str, env: &[(&str, &str)]) -> (Server, [Node; 2]) {
     let (server, config) = server();
-    let a = Node { name: "a", daemon: Daemon::at(begun(&config), &config, &[]) };
+    let home_of_a = begun(&config);
+    let config = format!("{config}\n{more}");
+    let a = Node { name: "a", daemon: Daemon::at(home_of_a, &config, env) };
     let config = config.replace("node = \"a\"", "node = \"b\"");
-    let b = Node { name: "b", daemon: Daemon::at(home(), &config, &[]) };
+    let b = Node { name: "b", daemon: Daemon::at(home(), &config, env) };
     eventually("each owns some slots, and all are owned", || {
         let cluster = status(&a.daemon);
         let slots = |node: usize| cluster["nodes"][node]["slots"].as_u64().unwrap_or_default();
@@ -197,4 +205,26 @@ fn what_a_killed_daemon_was_doing_goes_on_at_the_other_one_and_nothing_is_done_t
     eventually("A owns everything", || {
         a.daemon.rows_of(&["cluster", "slots"]).iter().all(|slot| slot["owner"] == "a")
     });
+}
+
+#[test]
+fn what_a_principal_spends_at_one_daemon_counts_at_the_other() {
+    needs!("nats-server");
+    let key = key_of("ada");
+    let config = "[limits]\nrequests_burst = 200\nrequests_per_second = 1\n\
+                  [[auth.api_keys]]\nname = \"ada\"\nkey_env = \"KEY_ada\"\nrole = \"user\"\n";
+    let (_server, [a, b]) = pair_with(config, &[("KEY_ada", &key)]);
+    let mut clients = [&a, &b].map(|node| Wundr::connect_with(node.daemon.address, &key));
+    let mut spent = 0;
+    let mut is_refused = |client: &mut Wundr| {
+        // There is none, and it costs 1 to be told that.
+        let id = client.request("prompt.cancel", json!({ "promptId": "none" }));
+        let is_refused = client.answer(&id).is_err_and(|error| error["code"] == "RATE_LIMITED");
+        spent += usize::from(!is_refused);
+        is_refused
+    };
+    while !is_refused(&mut clients[0]) {}
+    eventually("it is refused at the other", || is_refused(&mut clients[1]));
+    // Alone each would let him spend all of it.
+    assert!(spent < 300, "{spent}");
 }

@@ -115,6 +115,24 @@ impl Engine {
         Ok(heard.map(|message| message.payload))
     }
 
+    /// Says to all nodes what was spent here. Who does not hear it counts without it.
+    ///
+    /// # Errors
+    /// Where it can't be sent now.
+    pub async fn say_spending(&self, said: Bytes) -> Result<(), String> {
+        self.send(self.subjects.spending().into(), said).await
+    }
+
+    /// Begins to hear what is spent, here and elsewhere.
+    ///
+    /// # Errors
+    /// Where it can't be begun.
+    pub async fn hear_spending(&self) -> Result<impl Stream<Item = Bytes> + use<>, String> {
+        let subscribed = self.nats.client.subscribe(self.subjects.spending());
+        let heard = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await?;
+        Ok(heard.map(|message| message.payload))
+    }
+
     /// These bytes, or the blob that they are by now, where no message takes them.
     async fn in_message(&self, bytes: Bytes) -> Result<Bytes, String> {
         if bytes.len() <= RECORD_BYTES_MAX {

@@ -184,6 +184,11 @@ impl Subjects {
         format!("{}.node.{}.handover", self.prefix, token(node))
     }
 
+    /// What is said to all nodes of what principals spend.
+    pub(super) fn spending(&self) -> String {
+        format!("{}.all.spending", self.prefix)
+    }
+
     /// The heartbeats of all nodes.
     pub(super) fn all_alive(&self) -> String {
         format!("{}.alive.*", self.prefix)
@@ -252,6 +257,7 @@ mod tests {
         assert_eq!(subjects.alive(&NodeName::new("a.b c*")), "clawmux.alive.a=2Eb=20c=2A");
         assert_eq!(subjects.alive(&NodeName::new("")), "clawmux.alive.=");
         assert_eq!(subjects.questions(&NodeName::new("a.b")), "clawmux.node.a=2Eb");
+        assert_eq!(subjects.spending(), "clawmux.all.spending");
         assert_eq!(names.of(12).log(), "clawmux--12.log.>");
         assert_eq!(names.of(12).slots().stream(), "KV_clawmux--12_slots");
         assert_eq!((names.base_stream(), names.base()), ("clawmux_BASE".into(), "clawmux.base.>".into()));
