@@ -21,7 +21,7 @@ use crate::load::model::Model;
 use crate::load::poll::Poll;
 use crate::load::wire::Wire;
 use crate::nats::{Adapter, Server};
-use crate::process::Process;
+use crate::process::{Cpu, Process};
 use crate::support::daemon;
 
 const ROUNDS: usize = 5;
@@ -45,15 +45,26 @@ const LATER_MS: f64 = 1.0;
 /// How soon a session of a daemon that was killed shall take a prompt, in milliseconds.
 const TAKEOVER_MS: f64 = 6_000.0;
 
+/// What a daemon may take that nobody asks anything: of a core, in percent, and of memory, more than one alone has, in
+/// megabytes.
+const IDLE_PERCENT: f64 = 1.0;
+const IDLE_MB: f64 = 10.0;
+
+/// How long it may take to give sessions away that sleep, in milliseconds.
+const DRAIN_MS: f64 = 2_000.0;
+
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The rows of this topic.
 pub(super) fn rows() -> Vec<Row> {
     vec![
+        Row::new("cluster prompts 1", |name, extent| with_server(|| elsewhere(name, extent, 1))),
         Row::new("cluster prompts 64", |name, extent| with_server(|| elsewhere(name, extent, 64))),
         Row::new("cluster prompts 256", |name, extent| with_server(|| prompts(name, extent, 256))),
         Row::new("cluster first token", |name, extent| with_server(|| first_token(name, extent))),
+        Row::new("cluster idle", |name, _| with_server(|| idle(name))),
+        Row::new("cluster drain 1000", |name, extent| with_server(|| drain(name, extent))).long(),
         Row::new("cluster takeover", |name, extent| with_server(|| takeover(name, extent))).long(),
     ]
 }
@@ -363,4 +374,55 @@ fn takeover(name: &str, extent: Extent) -> Vec<Figure> {
         cluster.settle();
     }
     vec![Figure::new(name, "acknowledged", "ms", took).at_most(TAKEOVER_MS)]
+}
+
+/// What a daemon takes that nobody asks anything, beside one that is in no cluster.
+fn idle(name: &str) -> Vec<Figure> {
+    const FOR: Duration = Duration::from_secs(10);
+    let model = Model::new(1, Duration::ZERO);
+    let cluster = Cluster::start(&model);
+    let alone_home = home();
+    let alone = Process::daemon(alone_home.path(), &on_model(&model));
+    // What was begun at the start is over, and plugins are compiled.
+    std::thread::sleep(FOR);
+    let percent = |process: &Process| {
+        let cpu = Cpu::of(process.pid());
+        std::thread::sleep(FOR);
+        vec![cpu.spent_us() / FOR.as_secs_f64() / 1e4]
+    };
+    let of_core = percent(&cluster.daemons[0]);
+    let alone_of_core = percent(&alone);
+    let more = (cluster.daemons[0].resident_bytes() - alone.resident_bytes()) / 1e6;
+    let figure = Figure::new(name, "of a core", "%", of_core).at_most(IDLE_PERCENT);
+    vec![
+        figure.beside("alone", alone_of_core, None),
+        Figure::new(name, "memory, more than alone", "MB", vec![more]).at_most(IDLE_MB),
+    ]
+}
+
+/// A daemon gives all its slots away, with so many sessions that have been used.
+fn drain(name: &str, extent: Extent) -> Vec<Figure> {
+    const SESSIONS: usize = 1_000;
+    const AT_ONCE: usize = 100;
+    let model = Model::new(1, Duration::ZERO);
+    let cluster = Cluster::start(&model);
+    let owners = cluster.owners();
+    let drain = |args: &[&str]| {
+        let mut command = daemon::command(cluster.homes[0].path());
+        let (code, said, why) = daemon::output(command.arg("drain").args(args));
+        assert_eq!(code, 0, "{said}{why}");
+    };
+    let mut took = Vec::new();
+    for _ in 0..extent.rounds(3) {
+        for _ in 0..SESSIONS / AT_ONCE {
+            let accounts: Vec<String> = (0..AT_ONCE).map(|_| cluster.account(&owners, 0, true)).collect();
+            times(&cluster.daemons[0], &accounts);
+        }
+        let begin = Instant::now();
+        drain(&[]);
+        took.push(begin.elapsed().as_secs_f64() * 1e3);
+        drain(&["--off"]);
+        cluster.settle();
+    }
+    vec![Figure::new(name, "until all is given away", "ms", took).at_most(DRAIN_MS)]
 }
