@@ -37,6 +37,8 @@ pub(super) struct Slots {
     /// Those that are to be given away, each until none of its sessions is awake.
     vacating: HashMap<Slot, oneshot::Sender<()>>,
     is_recovery_due: bool,
+    /// Whether it is known which calls of others' sessions wait for approval: news come of those that are asked for.
+    knows_what_waits: bool,
 }
 
 impl SessionSupervisor {
@@ -184,6 +186,7 @@ impl SessionSupervisor {
                 tell(mirror, LookAgain);
             }
         }
+        self.slots.knows_what_waits = false;
         self.recover_soon(RECOVERY_DELAY, ctx);
     }
 
@@ -198,8 +201,11 @@ impl SessionSupervisor {
             let unfinished = async move { ask(&store, Unfinished).await.flatten() };
             supervisor.awaited.add(unfinished, |supervisor, unfinished, ctx| match unfinished {
                 Ok(mut unfinished) => {
-                    unfinished
-                        .retain(|key| !supervisor.is_lost(key) && !supervisor.sessions.contains_key(key));
+                    // A mirror finds out what waits for approval, and goes where nothing does.
+                    let has_mirrors = !std::mem::replace(&mut supervisor.slots.knows_what_waits, true);
+                    unfinished.retain(|key| {
+                        (has_mirrors || !supervisor.is_lost(key)) && !supervisor.sessions.contains_key(key)
+                    });
                     supervisor.recover(unfinished);
                 }
                 Err(error) => {

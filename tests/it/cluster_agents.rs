@@ -8,6 +8,7 @@ use crate::support::client::Client;
 use crate::support::eventually;
 use crate::support::tools::needs;
 use crate::support::wundr::Wundr;
+use crate::teams::{session, spawning};
 
 /// The daemon that does for all what one does, and the other one.
 fn by_lead(pair: [Node; 2]) -> (Node, Node) {
@@ -18,15 +19,7 @@ fn by_lead(pair: [Node; 2]) -> (Node, Node) {
 }
 
 fn spawn(client: &mut Wundr, parent: &Value, task: &str) -> Value {
-    let params =
-        json!({ "agentType": "helper", "parentSessionId": parent["id"], "task": { "description": task } });
-    client.call("agent.spawn", params)
-}
-
-fn session(client: &mut Wundr) -> Value {
-    let task = json!({ "type": "general", "description": "to be worked for" });
-    let params = json!({ "orchestratorId": "main", "sessionType": "claude-code", "task": task });
-    client.call("session.create", params)
+    client.call("agent.spawn", spawning(parent["id"].as_str(), task))
 }
 
 /// Agents are put to work at one daemon, which dies: the other one has them done, and tells for whom they worked.

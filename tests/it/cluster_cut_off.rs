@@ -13,21 +13,12 @@ use crate::support::{eventually, openclaw};
 
 const TOKEN: &str = "the-shared-operator-token";
 
-/// How a connection ends.
-fn end_of(client: &mut Client) -> String {
-    loop {
-        if let Err(end) = client.receive_or_close() {
-            return end;
-        }
-    }
-}
-
 /// Whether an exoclaw client is let in that shows this token; else what it is told, and the code of the close.
 fn comes(address: SocketAddr, token: &str) -> Result<(), (Value, String)> {
     let mut client = Client::open(address, "/ws");
     client.send_text(&json!({ "token": token }).to_string());
     let told = client.receive();
-    if told["error"].is_null() { Ok(()) } else { Err((told, end_of(&mut client))) }
+    if told["error"].is_null() { Ok(()) } else { Err((told, client.end())) }
 }
 
 #[test]
@@ -55,8 +46,8 @@ fn a_daemon_that_is_cut_off_from_its_cluster_trusts_no_credential_that_was_given
     theirs.call("chat.history", history.clone());
 
     assert_eq!(theirs.receive()["error"], "unavailable");
-    assert_eq!(end_of(&mut theirs), "1013");
-    assert_eq!(end_of(&mut other), "1013");
+    assert_eq!(theirs.end(), "1013");
+    assert_eq!(other.end(), "1013");
     ours.call("chat.history", history);
     assert_eq!(comes(address, TOKEN), Ok(()));
 

@@ -228,3 +228,20 @@ fn what_a_principal_spends_at_one_daemon_counts_at_the_other() {
     // Alone each would let him spend all of it.
     assert!(spent < 300, "{spent}");
 }
+
+#[test]
+fn a_call_that_waits_for_approval_is_known_to_a_daemon_that_starts_later() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair_with("[[plugins]]\nname = \"echo\"\napproval = \"ask\"\n", &[]);
+    let (of_a, _) = accounts(&a);
+    let mut at_a = Client::connect(a.daemon.address);
+    at_a.prompt(&of_a[0], r#"/tool echo {"text":"hi"}"#);
+    let waits = |daemon: &Daemon| {
+        eventually("a call that waits", || daemon.rows_of(&["approvals"]).pop())["approval"].clone()
+    };
+    let id = waits(&a.daemon);
+    assert!(id.is_string(), "{id}");
+    assert_eq!(waits(&b.daemon), id);
+    let b = b.daemon.kill_and_restart();
+    assert_eq!(waits(&b), id, "nothing has happened in its session since");
+}

@@ -57,21 +57,12 @@ fn openclaw(address: SocketAddr, token: &str) -> Result<Client, Value> {
     if answer["ok"] == true { Ok(client) } else { Err(answer) }
 }
 
-/// How an exoclaw or OpenClaw connection ends.
-fn end_of(client: &mut Client) -> String {
-    loop {
-        if let Err(end) = client.receive_or_close() {
-            return end;
-        }
-    }
-}
-
 /// What an exoclaw client is told that shows this token and is not let in.
 fn refused_by_exoclaw(address: SocketAddr, token: &str) -> Value {
     let mut client = Client::open(address, "/ws");
     client.send_text(&json!({ "token": token }).to_string());
     let told = client.receive();
-    assert_eq!(end_of(&mut client), "4001");
+    assert_eq!(client.end(), "4001");
     told
 }
 
@@ -114,7 +105,7 @@ fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
 
     // Who was there without one has to go, and nobody comes without one.
     assert_eq!(local.receive()["error"], "credential_revoked");
-    assert_eq!(end_of(&mut local), "4001");
+    assert_eq!(local.end(), "4001");
     assert_eq!(local_wundr.closed(), "1008");
     assert_eq!(refused_by_exoclaw(daemon.address, "none")["error"], "auth_failed");
     assert!(openclaw(daemon.address, "none").is_err());
@@ -144,8 +135,8 @@ fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
     assert!(status == 0 && said.contains("is revoked"), "{said}");
 
     assert_eq!(exoclaw.receive()["error"], "credential_revoked");
-    assert_eq!(end_of(&mut exoclaw), "4001");
-    assert_eq!(end_of(&mut other), "1008");
+    assert_eq!(exoclaw.end(), "4001");
+    assert_eq!(other.end(), "1008");
     assert_eq!(wundr.closed(), "1008");
     let told = wundr.seen().last().expect("it is told").clone();
     assert!(told.contains("credential_revoked") && told.contains("UNAUTHORIZED"), "{told}");
@@ -185,7 +176,7 @@ fn no_connection_outlives_the_revocation_of_its_key() {
                             if client.receive()["ok"] != true {
                                 break;
                             }
-                            there.push(Box::new(move || end_of(&mut client)));
+                            there.push(Box::new(move || client.end()));
                         }
                         let_in += 1;
                     }
@@ -246,8 +237,8 @@ fn a_jwt_is_renewed_on_an_open_connection_and_ends_it() {
     assert_eq!(told["error"]["details"]["reason"], "jwt_expired");
     assert!(told["error"]["details"]["expiredAt"].as_str().expect("a time").ends_with('Z'), "{told}");
     assert_eq!(exoclaw.receive()["error"], "credential_expired");
-    assert_eq!(end_of(&mut exoclaw), "4001");
-    assert_eq!(end_of(&mut other), "1008");
+    assert_eq!(exoclaw.end(), "4001");
+    assert_eq!(other.end(), "1008");
     let details = refused_by_wundr(address, as_jwt(&short));
     assert!(details["reason"] == "jwt_expired" && details["expiredAt"].is_string(), "{details}");
 
@@ -541,7 +532,7 @@ fn a_key_is_rotated_while_its_connections_go_on() {
     let (status, _, said) = daemon.run(&["token", "rotate", id]);
     assert!(status == 1 && said.contains("rotated already"), "{said}");
 
-    assert_eq!(end_of(&mut before), "4001", "its time is over");
+    assert_eq!(before.end(), "4001", "its time is over");
     assert_eq!(refused_by_exoclaw(daemon.address, &key)["error"], "auth_failed");
     assert!(seen(&mut after), "the new one goes on");
     assert_nothing_shows(&daemon, &[&key, &fresh]);

@@ -11,7 +11,8 @@ use crate::support::wundr::Wundr;
 /// A task that takes longer than any test.
 const LONG: &str = "/slow 60";
 
-fn session(client: &mut Wundr) -> Value {
+/// A session that others work for.
+pub(crate) fn session(client: &mut Wundr) -> Value {
     let task = json!({ "type": "general", "description": "to be worked for" });
     let params = json!({ "orchestratorId": "main", "sessionType": "claude-code", "task": task });
     client.call("session.create", params)
@@ -21,7 +22,8 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_else(|| panic!("{name}: {value}"))
 }
 
-fn spawning(parent: Option<&str>, task: &str) -> Value {
+/// What is asked to have an agent work, for the session with this id.
+pub(crate) fn spawning(parent: Option<&str>, task: &str) -> Value {
     let mut params = json!({ "agentType": "helper", "task": { "description": task } });
     if let Some(parent) = parent {
         params["parentSessionId"] = parent.into();

@@ -214,6 +214,15 @@ impl Client {
         }
     }
 
+    /// How the connection ends: the close code, or why there is none. What comes before that is taken.
+    pub fn end(&mut self) -> String {
+        loop {
+            if let Err(end) = self.receive_or_close() {
+                return end;
+            }
+        }
+    }
+
     /// The next text frame, or how the connection ended: the close code, or why there is none.
     pub fn receive_or_close(&mut self) -> Result<Value, String> {
         loop {

@@ -94,12 +94,30 @@ impl Queue {
     }
 }
 
-/// A batch that is on its way, until it is dropped.
-struct UnderWay(Groups);
+/// Somebody who writes batches, one after the other, as long as something waits.
+struct Writer {
+    groups: Groups,
+    is_over: bool,
+}
 
-impl Drop for UnderWay {
+impl Writer {
+    /// What goes next. Where nothing waits he is over: who comes from then on begins another one.
+    fn next(&mut self) -> Option<Vec<Waiting>> {
+        let mut queue = self.groups.queue();
+        let group = queue.take();
+        if group.is_empty() {
+            queue.under_way -= 1;
+            self.is_over = true;
+        }
+        (!group.is_empty()).then_some(group)
+    }
+}
+
+impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.queue().under_way -= 1;
+        if !self.is_over {
+            self.groups.queue().under_way -= 1;
+        }
     }
 }
 
@@ -117,21 +135,14 @@ impl Engine {
         if begins {
             // It begins after what is under way on this thread: what comes at the same time goes along. It ends with
             // what waits, each of which is waited for no longer than an answer may take.
-            let (engine, under_way) = (self.clone(), UnderWay(self.groups.clone()));
-            tokio::spawn(async move {
-                let _under_way = under_way;
-                engine.write_groups().await;
-            });
+            let (engine, groups) = (self.clone(), self.groups.clone());
+            tokio::spawn(async move { engine.write_groups(Writer { groups, is_over: false }).await });
         }
         told.await.unwrap_or_else(|_| Published::Unknown("the engine is closed".to_owned()))
     }
 
-    async fn write_groups(&self) {
-        loop {
-            let group = self.groups.queue().take();
-            if group.is_empty() {
-                return;
-            }
+    async fn write_groups(&self, mut writer: Writer) {
+        while let Some(group) = writer.next() {
             // One that is alone is told what became of it in any case.
             let Some(refused) = self.write_together(group).await else { continue };
             let alone = futures::stream::iter(refused).for_each_concurrent(ALONE_MAX, async |waiting| {
