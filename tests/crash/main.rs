@@ -38,7 +38,6 @@ use std::rc::Rc;
 use audit::Counts;
 use lives::Lives;
 use model::Model;
-use plan::{AGAIN, ONCE};
 use record::Record;
 use speaker::Company;
 
@@ -88,12 +87,9 @@ fn run(kills: u64, recovery: &str) -> Counts {
         let model = Rc::new(Model::new(seed, false));
         let finder = company.clone();
         let upstream = model.clone().listen(move |why| finder.lives.wrong(&why)).await;
-        let tools = tool::install(home.path());
-        let config = format!(
-            "[providers.up]\nretries = 0\nkind = \"openai\"\nbase_url = \"http://{upstream}\"\n\
-             [agents.main]\nprovider = \"up\"\nmodel = \"m\"\ntools = [\"{ONCE}\", \"{AGAIN}\"]\n\
-             [store]\nrecovery = \"{recovery}\"\n{tools}"
-        );
+        tool::install(home.path());
+        let config = tool::config(&format!("base_url = \"http://{upstream}\"\n"));
+        let config = format!("{config}[store]\nrecovery = \"{recovery}\"\n");
         std::fs::write(home.path().join("gateway.toml"), config).unwrap();
         let records: Vec<_> =
             (0..SESSIONS).map(|session| Rc::new(RefCell::new(Record::new(seed, session)))).collect();

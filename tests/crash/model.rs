@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::plan::{Outcome, Script, named};
+use super::plan::{Outcome, Script, named};
 use crate::support::upstream::read_request;
 
 /// What is known of the provider's side.

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::plan::{AGAIN, Call, Outcome, Script};
+use super::plan::{AGAIN, Call, Outcome, Script};
 
 /// One run, as told so far.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::plan::{Script, content, named};
-use crate::story::Story;
+use super::plan::{Script, content, named};
+use super::story::Story;
 
 /// What was told so far.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::plan::{AGAIN, ONCE};
+use super::plan::{AGAIN, ONCE};
 
 /// Turns of a loop for each byte of input: what makes a call last.
 const TURNS: u64 = 80_000;
@@ -47,26 +47,30 @@ fn module() -> Vec<u8> {
     wat::parse_str(text).expect("a module")
 }
 
-/// Puts both tools into a home; gives their part of the configuration.
-pub fn install(home: &Path) -> String {
+/// Puts both tools into a home.
+pub fn install(home: &Path) {
     let folder = home.join("plugins");
     std::fs::create_dir_all(&folder).expect("a folder for plugins");
     for name in [ONCE, AGAIN] {
         std::fs::write(folder.join(format!("{name}.wasm")), module()).expect("the module is written");
     }
     std::fs::write(folder.join(format!("{AGAIN}.toml")), "idempotent = true\n").expect("a manifest");
-    entries()
 }
 
-/// The part of the configuration that names both.
-pub fn entries() -> String {
-    let entry = |name| {
-        format!(
-            "[[plugins]]\nname = \"{name}\"\npath = \"plugins/{name}.wasm\"\nfuel = 100000000000\ntimeout_ms = 60000\n\
-             capabilities = [\"host_function:log\"]\n"
-        )
-    };
-    [entry(ONCE), entry(AGAIN)].concat()
+/// A configuration whose agent asks a model and has both tools; `place` is the line that says where the model is.
+pub fn config(place: &str) -> String {
+    let entries = [ONCE, AGAIN].map(entry).concat();
+    format!(
+        "[providers.up]\nretries = 0\nkind = \"openai\"\n{place}\
+         [agents.main]\nprovider = \"up\"\nmodel = \"m\"\ntools = [\"{ONCE}\", \"{AGAIN}\"]\n{entries}"
+    )
+}
+
+fn entry(name: &str) -> String {
+    format!(
+        "[[plugins]]\nname = \"{name}\"\npath = \"plugins/{name}.wasm\"\nfuel = 100000000000\ntimeout_ms = 60000\n\
+         capabilities = [\"host_function:log\"]\n"
+    )
 }
 
 /// The calls that were begun, each with the lives in which it was.

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::book::{Book, Prompt};
-use crate::plan::{AGAIN, Outcome, content};
-use crate::telling::{Run, Telling};
-use crate::tool::Effects;
+use super::book::{Book, Prompt};
+use super::plan::{AGAIN, Outcome, content};
+use super::telling::{Run, Telling};
+use super::tool::Effects;
 
 /// A message of a conversation: who, what, and of which run.
 pub type Said = (String, String, String);
@@ -164,8 +164,8 @@ pub fn followed(followed: &Telling, anew: &Telling) -> Result<(), String> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::plan::{ONCE, Script};
     use super::*;
-    use crate::plan::{ONCE, Script};
 
     const SEED: u64 = 5;
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::plan::{Script, content};
-use crate::story::Story;
+use super::plan::{Script, content};
+use super::story::Story;
 
 /// Every so many prompts of a session, one is asked in two sessions at once under one key.
 const SHARED_EVERY: usize = 20;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use crate::book::Book;
-use crate::findings::Findings;
-use crate::line::{Line, Stop};
-use crate::machines::Machines;
-use crate::plan::Random;
+use super::book::Book;
+use super::findings::Findings;
+use super::line::{Line, Stop};
+use super::machines::Machines;
+use super::plan::Random;
 
 /// How long a client hears nothing before it goes to another machine: longer than a daemon without its cluster
 /// takes to say so.
@@ -107,7 +107,7 @@ impl Company {
                 let mut not_ready = Vec::new();
                 for machine in 0..self.machines.count() {
                     if !self.machines.ready(machine).await {
-                        not_ready.push(self.machines.of(machine).daemon.name.clone());
+                        not_ready.push(self.machines.name(machine).to_owned());
                     }
                 }
                 return Err(format!(

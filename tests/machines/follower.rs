@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::book;
-use crate::company::Company;
-use crate::line::{Line, Stop};
-use crate::plan::Random;
-use crate::telling::Telling;
+use super::book;
+use super::company::Company;
+use super::line::{Line, Stop};
+use super::plan::Random;
+use super::telling::Telling;
 
 /// How often a follower looks whether all is over.
 const LOOK: Duration = Duration::from_secs(1);

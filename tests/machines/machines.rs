@@ -118,6 +118,11 @@ impl Machines {
         &self.machines[machine]
     }
 
+    /// What the daemon of one is called.
+    pub fn name(&self, machine: usize) -> &str {
+        &self.machines[machine].daemon.name
+    }
+
     /// All of them.
     pub fn all(&self) -> impl Iterator<Item = &Machine> {
         self.machines.iter()
@@ -182,7 +187,8 @@ impl Machines {
     /// # Errors
     /// Where it can't be read.
     pub fn log(&self) -> Result<Vec<log::Line>, String> {
-        log::read(self.network.of(0), &format!("nats://127.0.0.1:{NATS}"))
+        let (machine, server) = (self.network.of(0), format!("nats://127.0.0.1:{NATS}"));
+        std::thread::scope(|scope| scope.spawn(|| machine.within(|| log::read(&server))).join().unwrap())
     }
 
     /// Whether a daemon says that it is ready.

@@ -55,7 +55,9 @@ mod machines;
 mod namespace;
 mod network;
 mod program;
+mod replicas;
 mod speaker;
+mod tell;
 mod trial;
 
 use faults::{Faults, Kind, Recoveries};

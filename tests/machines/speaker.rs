@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use futures::future::join;
 use tokio::time::sleep;
 
-use crate::company::Company;
-use crate::line::{Line, Stop};
-use crate::plan::Random;
-use crate::story::Story;
+use super::company::Company;
+use super::line::{Line, Stop};
+use super::plan::Random;
+use super::story::Story;
 
 /// Speaks in a session until nothing new is to be asked.
 pub async fn speak(company: Rc<Company>, session: usize) {

@@ -2,29 +2,24 @@
 
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rusqlite::Connection;
-use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::timeout;
 
-use crate::audit::{self, Counts, Said, Told};
-use crate::book;
+use crate::audit::{self, Counts};
 use crate::company::Company;
-use crate::database;
 use crate::findings::Findings;
-use crate::follower::{follow, tell_anew};
-use crate::line::Stop;
+use crate::follower::follow;
 use crate::log;
 use crate::machines::Machines;
 use crate::model::Model;
 use crate::network::Network;
-use crate::plan::{AGAIN, ONCE};
+use crate::replicas;
 use crate::speaker::speak;
 use crate::support::daemon::home;
-use crate::tables;
+use crate::tell;
 use crate::telling::Telling;
 use crate::tool;
 
@@ -92,11 +87,7 @@ impl Trial {
     }
 
     fn new(folder: &TempDir, size: Size, findings: Rc<Findings>) -> Self {
-        let tools = tool::entries();
-        let config = format!(
-            "[providers.up]\nretries = 0\nkind = \"openai\"\nUPSTREAM\
-             [agents.main]\nprovider = \"up\"\nmodel = \"m\"\ntools = [\"{ONCE}\", \"{AGAIN}\"]\n{tools}"
-        );
+        let config = tool::config("UPSTREAM");
         let network = Network::new(size.machines);
         let machines = Machines::new(folder.path(), network, size.is_cluster, &config, findings.clone());
         let machines = Rc::new(machines);
@@ -146,7 +137,7 @@ impl Trial {
             let telling = telling.map_err(|_| format!("the follower of s{session} is not told the end"))?;
             followed.extend(telling.ok().flatten().map(|telling| (session, telling)));
         }
-        let told = self.told().await?;
+        let told = tell::all(&self.company, self.size.sessions).await?;
         let mut counts = audit::sessions(&self.company.book.borrow(), &told)?;
         for (session, followed) in &followed {
             audit::followed(followed, &told[*session][0].telling)
@@ -158,51 +149,19 @@ impl Trial {
         Ok(counts)
     }
 
-    /// What each machine tells of each session.
-    async fn told(&self) -> Result<Vec<Vec<Told>>, String> {
-        let mut all: Vec<Vec<Told>> = (0..self.size.sessions).map(|_| Vec::new()).collect();
-        for machine in 0..self.machines.count() {
-            let why = |stop: Stop| format!("machine {machine}: {stop:?}");
-            let mut line = self.machines.line(machine).await.map_err(why)?;
-            for (session, told) in all.iter_mut().enumerate() {
-                let telling = tell_anew(&self.company, session, &mut line).await.map_err(why)?;
-                let mut params = book::session(session);
-                params["limit"] = json!(1000);
-                let history = line.call("chat.history", params).await.map_err(why)?;
-                let messages = history["messages"].as_array().cloned().unwrap_or_default();
-                told.push(Told { telling, history: messages.iter().map(said).collect() });
-            }
-        }
-        Ok(all)
-    }
-
     /// Ends everything, and looks into the databases.
     async fn replicas(&self, prompts: usize) -> Result<(), String> {
         let all: Vec<_> = (0..self.machines.count()).map(|machine| self.machines.database(machine)).collect();
-        let positions = || all.iter().map(|path| applied(path)).collect::<Result<Vec<_>, _>>();
-        let mut last = (positions()?, Instant::now());
-        let is_still = async || {
-            let now = positions().unwrap_or_default();
-            if now != last.0 {
-                last = (now, Instant::now());
-            }
-            last.0.iter().all(|position| Some(position) == last.0.first())
-                && last.1.elapsed() > Duration::from_secs(1)
-        };
-        self.machines.until("all replicas have the same and nothing comes any more", is_still).await?;
+        let mut rest = replicas::Rest::of(&all);
+        let are_at_rest = async || rest.is_there();
+        self.machines.until("all replicas have the same and nothing comes any more", are_at_rest).await?;
         if self.size.is_cluster {
-            log::one_at_a_time(&self.machines.log()?)?;
+            let lines = self.machines.log()?;
+            log::one_at_a_time(&lines)?;
+            log::each_once(&lines)?;
         }
         self.machines.kill_all();
-        for path in &all {
-            database::integrity(path)?;
-            database::log(path, prompts)?;
-        }
-        let (first, others) = all.split_first().ok_or("no database")?;
-        for other in others {
-            tables::assert_same(first, other, "replicas");
-        }
-        Ok(())
+        replicas::agree(&all, prompts)
     }
 
     /// What there is to report.
@@ -235,15 +194,4 @@ impl Trial {
             println!("refused {times} times: {why}");
         }
     }
-}
-
-fn applied(path: &std::path::Path) -> Result<i64, String> {
-    let why = |error: rusqlite::Error| format!("{}: {error}", path.display());
-    let database = Connection::open(path).map_err(why)?;
-    database.query_row("SELECT applied FROM meta", [], |row| row.get(0)).map_err(why)
-}
-
-fn said(message: &Value) -> Said {
-    let text = |field: &str| message[field].as_str().unwrap_or_default().to_owned();
-    (text("role"), text("content"), text("run"))
 }
