@@ -38,6 +38,8 @@ mod cluster_jobs;
 mod cluster_large;
 #[cfg(feature = "nats")]
 mod cluster_sessions;
+#[cfg(feature = "nats")]
+mod cluster_wire;
 mod commands;
 mod conformance;
 mod context;

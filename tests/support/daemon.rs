@@ -159,6 +159,12 @@ impl Daemon {
         self.relaunch()
     }
 
+    /// SIGKILL, and nothing after it.
+    #[allow(dead_code, reason = "the daemon's tests use it")]
+    pub fn kill(&mut self) {
+        self.child.put_down();
+    }
+
     /// Its home, where this one has stopped.
     #[allow(dead_code, reason = "the daemon's tests use it")]
     pub fn stopped(&self) -> Stopped {

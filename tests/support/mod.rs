@@ -9,6 +9,8 @@ pub mod compiled;
 pub mod daemon;
 pub mod guest;
 pub mod lines;
+#[cfg(feature = "nats")]
+pub mod nats_wire;
 pub mod openclaw;
 pub mod pace;
 pub mod process;
