@@ -17,6 +17,7 @@
 //! passed on as one that was asked before, which does nothing twice; one that can't be repeated fails then.
 
 pub mod remote;
+mod waiting;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::peer::{Answer, Answered, Ask, Ordered};
-use clawmux_core::conversation::approval::{ApprovalReply, PendingCall};
+use clawmux_core::conversation::approval::ApprovalReply;
 use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published};
 use clawmux_core::conversation::order::Order;
 use clawmux_core::conversation::reply::{Accepted, Detached, SessionReply};
@@ -228,12 +229,17 @@ impl Mirror {
     /// Finds where the session ends in the store: what comes from there on is told as it comes.
     fn begin(&mut self) {
         let (store, key) = (self.deps.store.clone(), self.key().clone());
-        let row = async move { ask(&store, ReadRow(key)).await.flatten() };
-        self.awaited.add(row, |mirror, row, ctx| {
+        let found = async move {
+            let row = ask(&store, ReadRow(key.clone())).await.flatten()?;
+            let head = row.map_or(Seq::default(), |row| row.head);
+            Ok::<_, Error>((head, waiting::read(store, key, head).await?))
+        };
+        self.awaited.add(found, |mirror, found, ctx| {
             mirror.is_reading = false;
-            match row {
-                Ok(row) => {
-                    let head = row.map_or(Seq::default(), |row| row.head);
+            match found {
+                Ok((head, waiting)) => {
+                    mirror.prompted_by = waiting.prompted_by;
+                    waiting.calls.into_iter().for_each(|call| mirror.deps.approvals.asked(call));
                     let audience = &mut mirror.drop_guard.audience;
                     (audience.written, audience.published) = (head, head);
                     mirror.has_begun = true;
@@ -330,15 +336,8 @@ impl Mirror {
             Event::Prompted { owner, .. } => drop(self.prompted_by.insert(run.clone(), owner.clone())),
             Event::Ended { .. } => drop(self.prompted_by.remove(run)),
             Event::ApprovalAsked(asked) => {
-                let owner = self.key().owner();
-                self.deps.approvals.asked(PendingCall {
-                    id: ApprovalId::of(run, &asked.call.id),
-                    session: self.key().clone(),
-                    run: run.clone(),
-                    prompted_by: self.prompted_by.get(run).unwrap_or(&owner).clone(),
-                    owner,
-                    asked: asked.clone(),
-                });
+                let call = waiting::pending(self.key(), run, &self.prompted_by, asked);
+                self.deps.approvals.asked(call);
             }
             Event::ApprovalDecided(decided) => {
                 self.deps.approvals.decided(&ApprovalId::of(run, &decided.call), decided, logged.at);

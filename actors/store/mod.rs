@@ -115,8 +115,8 @@ pub use query::AskedBy;
 pub use reader::{
     Among, Describe, Described, FindCut, FindRun, FindSession, FindTurn, LOAD_BYTES_MAX, ListSessions, Load,
     Loaded, Namesakes, ReadDispensable, ReadEvents, ReadHistory, ReadLanes, ReadPreviews, ReadPrompt,
-    ReadRow, ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused, WAITING_BYTES_MAX,
-    exported,
+    ReadRow, ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, UnfinishedSince, Unused,
+    WAITING_BYTES_MAX, exported,
 };
 pub use readmitted::{Credential, Readmitted};
 pub use replay::{

@@ -79,6 +79,11 @@ pub struct Described {
 #[rtype(result = "Result<Vec<SessionKey>, Error>")]
 pub struct Unfinished;
 
+/// Asks where the first run of a session was prompted that has not ended; none where all have.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<Seq>, Error>")]
+pub struct UnfinishedSince(pub SessionKey);
+
 /// Asks for the runs that are in a lane and have not ended, in the order in which they were prompted.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Vec<(LaneName, SessionKey, RunId)>, Error>")]
@@ -197,6 +202,21 @@ impl Query for Unfinished {
                  JOIN sessions s ON s.id = r.session WHERE r.ended IS NULL",
             )?;
             statement.query_and_then([], |row| row.session(0))?.collect()
+        })
+    }
+}
+
+impl Query for UnfinishedSince {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let since = tx
+                .prepare_cached(
+                    "SELECT r.prompted FROM sessions s JOIN runs r INDEXED BY runs_unfinished ON r.session = s.id
+                     WHERE s.key = ? AND r.ended IS NULL ORDER BY r.prompted LIMIT 1",
+                )?
+                .query_row([self.0.to_string()], |row| row.seq(0))
+                .optional()?;
+            Ok(since)
         })
     }
 }

@@ -30,7 +30,9 @@ use super::live::Shared;
 use super::pages;
 use super::schema::{self, FORMAT};
 pub use events::{ReadEvents, ReadPrompt, exported};
-pub use find::{Among, Describe, Described, FindRun, FindSession, Namesakes, ReadLanes, Unfinished};
+pub use find::{
+    Among, Describe, Described, FindRun, FindSession, Namesakes, ReadLanes, Unfinished, UnfinishedSince,
+};
 pub use history::{FindCut, FindTurn, ReadHistory, ReadPreviews, ReadTranscript};
 pub use load::{LOAD_BYTES_MAX, Load, Loaded, WAITING_BYTES_MAX};
 pub use room::{ReadDispensable, ReadSizes, ReadUnused, Unused};
