@@ -261,7 +261,8 @@ fn no_run_ends_because_the_log_refuses_for_a_moment() {
         trial.wire.befall(Fault::Refuse(WRONG_LAST_FOR_NOW), copies);
         trial.until("some are refused", || trial.wire.befallen() >= 40 * copies);
     }
-    assert!(trial.figure("cluster_refusals_for_a_moment_total") >= 1000);
+    // One of a batch is a refusal of none of its records: each is written alone then.
+    assert!(trial.figure("cluster_refusals_for_a_moment_total") >= 500);
     trial.close();
 }
 

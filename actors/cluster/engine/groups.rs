@@ -5,21 +5,32 @@
 //! batch refused; each is written alone then, and is told what became of it alone. Where there was no answer to the
 //! batch there is none to any of them.
 //!
+//! Who has waited for an answer for a while gives way to the next: answers are lost where a connection is.
+//!
 //! A record never shares a batch with another one of its subject, nor with another guard of its key: one of the two
 //! would be refused for nothing.
 
 use std::collections::{HashSet, VecDeque};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::Engine;
 use super::writing::{NotWritten, Published};
 
 /// Batches on their way at once, of one engine. With fewer there are more records in each.
-const GROUPS_MAX: usize = 4;
+const WRITERS_MAX: usize = 4;
+
+/// How long the next ones wait for an answer to them, at most.
+const TURN_MAX: Duration = Duration::from_millis(200);
+
+/// Batches on their way at once, with those that are overdue. A stream takes 50, of all daemons.
+const UNDER_WAY_MAX: usize = 16;
 
 /// Records of one batch.
 const RECORDS_MAX: usize = 128;
@@ -56,7 +67,10 @@ pub(super) struct Groups(Arc<Mutex<Queue>>);
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<Waiting>,
-    under_way: usize,
+    /// Who writes batches, one after the other, as long as something waits.
+    writers: usize,
+    /// Batches whose writers gave way.
+    overdue: usize,
 }
 
 impl Groups {
@@ -94,29 +108,37 @@ impl Queue {
     }
 }
 
-/// Somebody who writes batches, one after the other, as long as something waits.
+/// What a writer counts as, until he is dropped.
 struct Writer {
     groups: Groups,
-    is_over: bool,
+    is_overdue: bool,
 }
 
 impl Writer {
-    /// What goes next. Where nothing waits he is over: who comes from then on begins another one.
-    fn next(&mut self) -> Option<Vec<Waiting>> {
+    /// One more, where something waits and no more than may are there.
+    fn begin(groups: &Groups) -> Option<Self> {
+        let mut queue = groups.queue();
+        let may = queue.writers < WRITERS_MAX && queue.writers + queue.overdue < UNDER_WAY_MAX;
+        (may && !queue.waiting.is_empty()).then(|| {
+            queue.writers += 1;
+            Self { groups: groups.clone(), is_overdue: false }
+        })
+    }
+
+    fn gives_way(&mut self) {
         let mut queue = self.groups.queue();
-        let group = queue.take();
-        if group.is_empty() {
-            queue.under_way -= 1;
-            self.is_over = true;
-        }
-        (!group.is_empty()).then_some(group)
+        queue.writers -= 1;
+        queue.overdue += 1;
+        self.is_overdue = true;
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.groups.queue().under_way -= 1;
+        let mut queue = self.groups.queue();
+        match self.is_overdue {
+            true => queue.overdue -= 1,
+            false => queue.writers -= 1,
         }
     }
 }
@@ -125,33 +147,46 @@ impl Engine {
     /// Writes a record as soon as a batch may go, with what waits then.
     pub(super) async fn write_in_group(&self, entry: Entry) -> Published {
         let (answer, told) = oneshot::channel();
-        let begins = {
-            let mut queue = self.groups.queue();
-            queue.waiting.push_back((entry, answer));
-            let begins = queue.under_way < GROUPS_MAX;
-            queue.under_way += usize::from(begins);
-            begins
-        };
-        if begins {
-            // It begins after what is under way on this thread: what comes at the same time goes along. It ends with
-            // what waits, each of which is waited for no longer than an answer may take.
-            let (engine, groups) = (self.clone(), self.groups.clone());
-            tokio::spawn(async move { engine.write_groups(Writer { groups, is_over: false }).await });
-        }
+        self.groups.queue().waiting.push_back((entry, answer));
+        self.begin_to_write();
         told.await.unwrap_or_else(|_| Published::Unknown("the engine is closed".to_owned()))
     }
 
-    async fn write_groups(&self, mut writer: Writer) {
-        while let Some(group) = writer.next() {
-            // One that is alone is told what became of it in any case.
-            let Some(refused) = self.write_together(group).await else { continue };
-            let alone = futures::stream::iter(refused).for_each_concurrent(ALONE_MAX, async |waiting| {
-                if !waiting.1.is_closed() {
-                    self.write_together(vec![waiting]).await;
-                }
-            });
-            alone.await;
+    /// A writer begins after what is under way on this thread: what comes at the same time goes along. He ends with what
+    /// waits, each of which is waited for no longer than an answer may take.
+    fn begin_to_write(&self) {
+        if let Some(writer) = Writer::begin(&self.groups) {
+            tokio::spawn(self.clone().write_groups(writer));
         }
+    }
+
+    async fn write_groups(self, mut writer: Writer) {
+        while !writer.is_overdue {
+            let group = self.groups.queue().take();
+            if group.is_empty() {
+                break;
+            }
+            let mut written = pin!(self.write_group(group));
+            if timeout(TURN_MAX, &mut written).await.is_err() {
+                writer.gives_way();
+                self.begin_to_write();
+                written.await;
+            }
+        }
+        drop(writer);
+        // What came meanwhile may have found too many writers.
+        self.begin_to_write();
+    }
+
+    async fn write_group(&self, group: Vec<Waiting>) {
+        // One that is alone is told what became of it in any case.
+        let Some(refused) = self.write_together(group).await else { return };
+        let alone = futures::stream::iter(refused).for_each_concurrent(ALONE_MAX, async |waiting| {
+            if !waiting.1.is_closed() {
+                self.write_together(vec![waiting]).await;
+            }
+        });
+        alone.await;
     }
 
     /// Writes these as one batch, and tells what became of each. Gives those back that were refused together.
