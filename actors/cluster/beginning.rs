@@ -323,7 +323,11 @@ async fn give_up(site: &Site, planned: &Planned) {
     }
 }
 
-async fn replica(path: &Path) -> Result<Replica, Error> {
+/// What the store at `path` is to its cluster.
+///
+/// # Errors
+/// `Conflict` where it is of none, or where a daemon has it open.
+pub(super) async fn replica(path: &Path) -> Result<Replica, Error> {
     let path = path.to_owned();
     match blocking(move || membership::held(&path)).await? {
         Held::Replica(replica) => Ok(replica),
@@ -334,14 +338,14 @@ async fn replica(path: &Path) -> Result<Replica, Error> {
     }
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let failed = |_| ErrorCode::Internal.error("what was to be done with the store failed");
     tokio::task::spawn_blocking(work).await.map_err(failed)?
 }
 
-fn error(unusable: Unusable) -> Error {
+pub(super) fn error(unusable: Unusable) -> Error {
     let Unusable { why, is_refused } = unusable;
     if is_refused { ErrorCode::Conflict.error(why) } else { ErrorCode::Unavailable.error(why) }
 }

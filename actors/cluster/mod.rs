@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`engine`] | everything that is asked of JetStream |
 //! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
+//! | [`verifying`] | whether a store is what its log says, before a daemon runs |
 //! | `joining` | how a daemon comes to take part |
 //! | `status` | how it is, and whether anything can be written |
 //! | `writing` | what is to be written under one subject, in order |
@@ -43,6 +44,7 @@ mod rates;
 pub mod remote;
 mod sessions;
 mod status;
+pub mod verifying;
 mod writing;
 
 use std::collections::{HashMap, HashSet};
@@ -60,7 +62,7 @@ use clawmux_core::cluster::slot::Slot;
 use clawmux_core::cluster::stamp::{RecordId, Sequence, Stamp, Token};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::replica::{Record, Subject, Write};
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use serde_json::json;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -824,6 +826,40 @@ impl Cluster {
     }
 }
 
+/// Has the store apply these records of the log, which come `after` this one, in their order.
+fn applied(
+    store: Addr<Store>,
+    mut after: u64,
+    records: impl Stream<Item = Result<Whole, NotFed>>,
+) -> impl Stream<Item = impl Future<Output = Result<(Followed, Replayed), NotFed>>> {
+    records.map(move |whole| {
+        let replayed = whole.map(|whole| {
+            let content = whole.content();
+            let Whole { record, whole, room } = whole;
+            let position = record.sequence.0;
+            let followed = Followed {
+                subject: record.subject.clone(),
+                position,
+                stamp: Record::stamp_of(&record.record),
+                record: content,
+                _room: room,
+            };
+            let (subject, record) = (record.subject, record.record);
+            let replay = Replay { position, after, subject, record, whole };
+            after = position;
+            (followed, store.send(replay))
+        });
+        async move {
+            let (followed, replayed) = replayed?;
+            match replayed.await {
+                Ok(Ok(outcome)) => Ok((followed, outcome)),
+                Ok(Err(error)) => Err(NotFed::Store(error.message)),
+                Err(_) => Err(NotFed::Store("it has stopped".to_owned())),
+            }
+        }
+    })
+}
+
 /// What a record is taken for whose stamp can't be read: none of an owner's.
 const NO_STAMP: Stamp = Stamp { token: Token(0), record: RecordId(0) };
 
@@ -893,34 +929,8 @@ impl Handler<Follow> for Cluster {
                     cluster.sessions.has_missed();
                 }
                 cluster.progressed(applied, ctx);
-                let (store, mut after) = (cluster.store.clone(), applied);
                 let records = completed(Rc::clone(&cluster.engine), records, cluster.reads.clone());
-                let fed = records.map(move |whole| {
-                    let replayed = whole.map(|whole| {
-                        let content = whole.content();
-                        let Whole { record, whole, room } = whole;
-                        let position = record.sequence.0;
-                        let followed = Followed {
-                            subject: record.subject.clone(),
-                            position,
-                            stamp: Record::stamp_of(&record.record),
-                            record: content,
-                            _room: room,
-                        };
-                        let (subject, record) = (record.subject, record.record);
-                        let replay = Replay { position, after, subject, record, whole };
-                        after = position;
-                        (followed, store.send(replay))
-                    });
-                    async move {
-                        let (followed, replayed) = replayed?;
-                        match replayed.await {
-                            Ok(Ok(outcome)) => Ok((followed, outcome)),
-                            Ok(Err(error)) => Err(NotFed::Store(error.message)),
-                            Err(_) => Err(NotFed::Store("it has stopped".to_owned())),
-                        }
-                    }
-                });
+                let fed = self::applied(cluster.store.clone(), applied, records);
                 cluster.following = Some(ctx.add_stream(fed.buffered(REPLAYS_MAX).map(Fed)));
             }
             Err(why) => {

@@ -507,7 +507,7 @@ fn is_wal_header(header: &[u8; 32]) -> bool {
 }
 
 /// What a user may still write on the file system of `folder`: bytes, and files where it counts them.
-fn free_space(folder: &Path) -> Option<(u64, Option<u64>)> {
+pub(super) fn free_space(folder: &Path) -> Option<(u64, Option<u64>)> {
     let name = std::ffi::CString::new(folder.as_os_str().as_bytes()).ok()?;
     // SAFETY: all-zero bytes are a valid `statvfs`, which is plain numbers.
     let mut info: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -518,7 +518,7 @@ fn free_space(folder: &Path) -> Option<(u64, Option<u64>)> {
 }
 
 /// A size in units that people read.
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     let (mut size, mut unit) = (bytes as f64 / 1024.0, 0);
     while size >= 1024.0 && unit + 1 < UNITS.len() {

@@ -8,6 +8,8 @@
 //! What is of one daemon alone is no part of a base: text of steps that were not over (whoever goes on says it anew)
 //! and the numbers under which sessions were written, which in a cluster are tokens.
 //!
+//! Where somebody doubts a store, it is made anew beside it ([`make_anew`]), to be compared with.
+//!
 //! Deliberately absent: the bytes of clients' files, which are not in the store.
 
 use std::fs::{self, File, OpenOptions};
@@ -25,9 +27,11 @@ use super::failure::sql;
 use super::figures::Figures;
 use super::files::{BUSY, Files, look};
 use super::holdings::Holdings;
+use super::inspect::{free_space, size};
 use super::live::Shared;
 use super::restore::{ADDED, beside, cannot, remove, set_aside};
 use super::schema::{self, FORMAT, Kind};
+use super::tables::{Compared, compare};
 use super::writer::Writer;
 use super::{BackupReport, backup};
 
@@ -55,9 +59,14 @@ const NOT_MISSED: [&str; 17] = [
     "generations",
 ];
 
-/// What a copy is called that becomes the base, after the name of the store; and one that takes its place.
+/// What a copy is called that becomes the base, after the name of the store; one that takes its place; and one that it
+/// is compared with.
 const BASE: &str = ".base";
 const JOINING: &str = ".joining";
+const ANEW: &str = ".anew";
+
+/// The room that is left beside a store that is made anew: for its write-ahead log, and for whoever else is there.
+const SPARE_BYTES: u64 = 64 << 20;
 
 /// The first format that knows of clusters' ids.
 const FORMAT_OF_CLUSTERS: i64 = 20;
@@ -95,11 +104,18 @@ pub fn tidy(path: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let _lock = Files::lock(path)?;
-    let base = beside(path, BASE);
+    let (base, anew) = (beside(path, BASE), beside(path, ANEW));
     for left in [&base, &beside(&base, ".lock"), &beside(path, JOINING), &backup::part_of(&base)] {
         remove(left);
     }
+    remove_anew(&anew);
     Ok(())
+}
+
+fn remove_anew(anew: &Path) {
+    for left in [anew, &beside(anew, ".lock"), &beside(anew, ".room")] {
+        remove(left);
+    }
 }
 
 /// What the store at `path` is to a cluster. Blocks.
@@ -323,9 +339,86 @@ pub fn take(path: &Path) -> Result<Taking, Error> {
     let lock = Files::lock(path)?;
     let part = beside(path, JOINING);
     remove(&part);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&part);
-    let file = file.map_err(|error| cannot("write", &part, &error))?;
+    let file = new_file(&part)?;
     Ok(Taking { path: path.to_owned(), part, file, is_placed: false, _lock: lock })
+}
+
+fn new_file(path: &Path) -> Result<File, Error> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    file.map_err(|error| cannot("write", path, &error))
+}
+
+/// Opens a file that this base is to be written into, to become what the store at `path` should be. No daemon opens
+/// the store while it is there.
+///
+/// # Errors
+/// `Conflict` where a daemon has the store open, `Unavailable` where there is no room for another one or the file
+/// can't be made.
+pub fn make_anew(path: &Path, base: &Manifest) -> Result<Anew, Error> {
+    let lock = Files::lock(path)?;
+    let anew = beside(path, ANEW);
+    remove_anew(&anew);
+    if let Some((free, _)) = free_space(folder(path)) {
+        let needed = needed(Files::unclaimed(path).bytes(), base);
+        if free < needed {
+            return Err(ErrorCode::Unavailable.error(format!(
+                "there is not enough room in {}: the store is made anew there, which takes about {}, and {} are free",
+                folder(path).display(),
+                size(needed),
+                size(free)
+            )));
+        }
+    }
+    let file = new_file(&anew)?;
+    Ok(Anew { store: path.to_owned(), path: anew, file, _lock: lock })
+}
+
+/// What a store may take that is made anew, where that which is there has so many bytes.
+fn needed(bytes: u64, base: &Manifest) -> u64 {
+    bytes.max(base.bytes).saturating_add(SPARE_BYTES)
+}
+
+/// A store that is made anew beside another one, to be compared with it; removed when this is dropped.
+#[derive(Debug)]
+pub struct Anew {
+    store: PathBuf,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What the base is to be written into.
+    pub file: File,
+    _lock: File,
+}
+
+impl Anew {
+    /// Looks whether what was written is the base of that manifest. Blocks.
+    ///
+    /// # Errors
+    /// `Internal` where it is not, `Unavailable` where it can't be brought to the disk.
+    pub fn is_base(&self, base: &Manifest) -> Result<(), Error> {
+        self.file.sync_all().map_err(|error| cannot("write", &self.path, &error))?;
+        is_base(&self.path, base)
+    }
+
+    /// Compares the store with this one, which has all records of the log up to `applied` and is open nowhere. `told`
+    /// hears how many rows were compared. Blocks.
+    ///
+    /// # Errors
+    /// Where this one can't be read or written, or the other one can't be opened.
+    pub fn compare(&self, applied: u64, told: &mut dyn FnMut(u64)) -> Result<Compared, Error> {
+        let failed = |error: rusqlite::Error| about(&self.path, sql(&error));
+        let anew = Connection::open(&self.path).map_err(failed)?;
+        // Guards of keys the log forgets; of the last places it may have been them. Were it others, the chain would say.
+        let reach = "UPDATE meta SET applied = ?1 WHERE applied < ?1";
+        anew.execute(reach, [integer(applied)]).map_err(failed)?;
+        let store = look(&self.store, BUSY).map_err(|error| about(&self.store, sql(&error)))?;
+        compare(&store, &anew, told).map_err(failed)
+    }
+}
+
+impl Drop for Anew {
+    fn drop(&mut self) {
+        remove_anew(&self.path);
+    }
 }
 
 /// A base on its way into the place of a store; what is not placed is removed.
@@ -456,4 +549,48 @@ fn about(path: &Path, mut error: Error) -> Error {
         error.message = format!("{name}: {}", error.message);
     }
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(bytes: u64) -> Manifest {
+        Manifest {
+            cluster: ClusterId::from_random([1; 16]),
+            generation: 1,
+            position: 0,
+            digest: NONE,
+            bytes,
+            sha256: [0; 32],
+            chunk_bytes: 1000,
+            store_format: format(),
+            version: String::new(),
+            left: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_store_is_made_anew_where_there_is_room_and_is_gone_afterwards() {
+        assert_eq!(needed(7, &base(9)), 9 + SPARE_BYTES);
+        assert_eq!(needed(u64::MAX, &base(9)), u64::MAX);
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("clawmux.db");
+        let error = make_anew(&store, &base(1 << 60)).unwrap_err();
+        assert!(error.message.contains("not enough room") && error.message.contains("TiB"), "{error}");
+        let left =
+            ["", "-wal", "-shm", ".lock"].map(|end| folder.path().join(format!("clawmux.db.anew{end}")));
+        for is_killed in [true, false] {
+            let anew = make_anew(&store, &base(9)).unwrap();
+            assert!(make_anew(&store, &base(9)).unwrap_err().message.contains("has the store"));
+            left.iter().for_each(|path| fs::write(path, "x").unwrap());
+            if is_killed {
+                let Anew { _lock: lock, .. } = &anew;
+                lock.unlock().unwrap();
+                tidy(&store).unwrap();
+                assert!(!left.iter().any(|path| path.exists()));
+            }
+        }
+        assert!(!left.iter().any(|path| path.exists()));
+    }
 }

@@ -48,6 +48,7 @@ mod readmitted;
 mod replay;
 mod restore;
 mod schema;
+pub mod tables;
 mod tokens;
 mod usage;
 mod writer;

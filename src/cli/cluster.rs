@@ -30,6 +30,12 @@ pub(crate) enum ClusterCommand {
     /// store is lost: it says how many records that is, and asks. The other nodes take the new base when their daemons
     /// are started; one that has more than this store is refused then.
     Rebuild(Agreed),
+    /// Find out whether the store of this home is what the log says, where no daemon runs
+    ///
+    /// For a disk that is not trusted. Makes the store anew beside it, out of the base of the cluster and the records of
+    /// the log up to the last one that this store has, and compares them to the bit; what is made is removed
+    /// afterwards. Exit status 1 if they differ: it names the tables, and says what to do. Nothing is changed.
+    Verify,
     /// Try a cluster out: three NATS servers and three daemons on this machine, until Ctrl-C
     ///
     /// Needs the program nats-server. Everything is in one folder and on free ports of loopback; it says what is where,

@@ -1,10 +1,14 @@
-//! `clawmux cluster`: how the store of a home begins a cluster or leaves it, where no daemon runs; what a daemon says of
-//! its cluster; and a cluster to try out.
+//! `clawmux cluster`: how the store of a home begins a cluster or leaves it, and whether it is what the log says, where no
+//! daemon runs; what a daemon says of its cluster; and a cluster to try out.
 
 #[cfg(feature = "nats")]
 mod beginning;
 mod demo;
+#[cfg(feature = "nats")]
+mod progress;
 mod running;
+#[cfg(feature = "nats")]
+mod verifying;
 
 use clawmux_actors::store::membership::{held, leave};
 use clawmux_core::cluster::base::Held;
@@ -30,6 +34,7 @@ pub(crate) fn run(global: &Global, command: &ClusterCommand) -> Result<(), Failu
         ClusterCommand::Init => init(global, &settings()?),
         ClusterCommand::Leave(agreed) => leaves(global, &settings()?, agreed),
         ClusterCommand::Rebuild(agreed) => rebuild(global, &settings()?, agreed),
+        ClusterCommand::Verify => verify(global, &settings()?),
         ClusterCommand::Demo(demo) => demo::run(global, demo),
     }
 }
@@ -44,6 +49,11 @@ fn rebuild(global: &Global, settings: &Settings, agreed: &Agreed) -> Result<(), 
     beginning::rebuild(global, settings, configured(settings)?, agreed)
 }
 
+#[cfg(feature = "nats")]
+fn verify(global: &Global, settings: &Settings) -> Result<(), Failure> {
+    verifying::verify(global, settings, configured(settings)?)
+}
+
 #[cfg(not(feature = "nats"))]
 fn init(_: &Global, settings: &Settings) -> Result<(), Failure> {
     configured(settings).and_then(|_| Err(built_without()))
@@ -51,6 +61,11 @@ fn init(_: &Global, settings: &Settings) -> Result<(), Failure> {
 
 #[cfg(not(feature = "nats"))]
 fn rebuild(_: &Global, settings: &Settings, _: &Agreed) -> Result<(), Failure> {
+    configured(settings).and_then(|_| Err(built_without()))
+}
+
+#[cfg(not(feature = "nats"))]
+fn verify(_: &Global, settings: &Settings) -> Result<(), Failure> {
     configured(settings).and_then(|_| Err(built_without()))
 }
 

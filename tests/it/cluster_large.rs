@@ -8,16 +8,22 @@ use crate::bus::nats::Adapter;
 use crate::cluster::{begun, server, status};
 use crate::cluster_sessions::{accounts, pair};
 use crate::support::client::{Client, Stream};
-use crate::support::daemon::{Daemon, home};
+use crate::support::daemon::{Daemon, command, home};
 use crate::support::eventually;
-use crate::support::process::peak_bytes;
+use crate::support::process::{peak_bytes, peak_bytes_if_any};
+use crate::support::running::Running;
 use crate::support::tools::needs;
 
 /// Records that a daemon finds when it joins: more than it may hold.
 const RECORDS: usize = 32;
 
 /// Prompts with a file.
-fn ask(client: &mut Client, account: &str, (name, media_type): (&str, &str), data: &str) -> Stream {
+pub(crate) fn ask(
+    client: &mut Client,
+    account: &str,
+    (name, media_type): (&str, &str),
+    data: &str,
+) -> Stream {
     let prompt = client.request(
         "chat.send",
         json!({
@@ -54,7 +60,7 @@ fn a_prompt_with_a_file_of_3_mb_is_answered_wherever_it_came_and_read_at_both() 
 }
 
 #[test]
-fn a_daemon_that_joins_holds_little_of_many_large_records_at_once() {
+fn who_joins_or_compares_a_store_holds_little_of_many_large_records_at_once() {
     needs!("nats-server");
     let (_server, config) = server();
     let a = Daemon::at(begun(&config), &config, &[]);
@@ -71,4 +77,16 @@ fn a_daemon_that_joins_holds_little_of_many_large_records_at_once() {
     let b = Daemon::at(home(), &config, &[]);
     let peak = peak_bytes(b.pid());
     assert!(peak < 160 << 20, "{RECORDS} records of 7 MB took {peak} bytes");
+
+    a.signal("KILL");
+    eventually("it to be dead", || a.run(&["status"]).0 == 69);
+    let mut verifying =
+        Running::start(command(a.home()).args(["cluster", "verify"]).stdout(std::process::Stdio::null()));
+    let mut peak = 0;
+    let ended = eventually("the store to be compared", || {
+        peak = peak.max(peak_bytes_if_any(verifying.id()).unwrap_or_default());
+        verifying.try_wait().unwrap()
+    });
+    assert!(ended.success() && peak > 0, "{ended}");
+    assert!(peak < 160 << 20, "to compare {RECORDS} records of 7 MB took {peak} bytes");
 }

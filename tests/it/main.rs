@@ -39,6 +39,8 @@ mod cluster_large;
 #[cfg(feature = "nats")]
 mod cluster_sessions;
 #[cfg(feature = "nats")]
+mod cluster_verify;
+#[cfg(feature = "nats")]
 mod cluster_wire;
 mod commands;
 mod conformance;

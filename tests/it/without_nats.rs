@@ -24,4 +24,6 @@ fn a_cluster_that_can_not_be_joined_is_no_daemon_alone() {
     let (code, _, stderr) = output(command(home.path()).args(["serve", "--listen", "127.0.0.1:0"]));
     assert!(code == 1 && stderr.contains("this clawmux was built without NATS"), "{code} {stderr}");
     assert!(!home.path().join("clawmux.db").exists(), "nothing is written");
+    let (code, _, stderr) = output(command(home.path()).args(["cluster", "verify"]));
+    assert!(code == 1 && stderr.contains("this clawmux was built without NATS"), "{code} {stderr}");
 }

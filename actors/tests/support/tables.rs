@@ -3,39 +3,20 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use clawmux_actors::store::tables::{SharedTable, shared};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 /// What is in a store, table by table, but for what each daemon has for itself.
 pub(crate) fn all(path: &Path) -> BTreeMap<String, Vec<Vec<Value>>> {
     let db = Connection::open(path).unwrap();
-    let names: Vec<String> = db
-        .prepare("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-        .unwrap()
-        .query_map([], |row| row.get(0))
-        .unwrap()
-        .collect::<Result<_, _>>()
-        .unwrap();
-    let local = ["deltas", "sizes", "deleted_sessions"];
-    let names = names.into_iter().filter(|name| !local.contains(&name.as_str()));
-    let rows = |name: &str| {
-        let what = match name {
-            // How often it was opened, and by whom last, is each daemon's.
-            "meta" => "SELECT applied, digest, sessions, cluster, generation FROM meta".to_owned(),
-            // Those of sessions that are gone go a few at a time.
-            "events" | "attachments" => {
-                format!(
-                    "SELECT * FROM {name} WHERE session IN (SELECT id FROM sessions) ORDER BY session, seq"
-                )
-            }
-            _ => format!("SELECT * FROM {name} ORDER BY 1"),
-        };
+    let rows = |table: &SharedTable| {
         let columns =
             |row: &rusqlite::Row<'_>| (0..row.as_ref().column_count()).map(|nth| row.get(nth)).collect();
-        let mut statement = db.prepare(&what).unwrap();
+        let mut statement = db.prepare(&table.rows()).unwrap();
         statement.query_map([], columns).unwrap().collect::<Result<Vec<Vec<Value>>, _>>().unwrap()
     };
-    names.map(|name| (name.clone(), rows(&name))).collect()
+    shared(&db).unwrap().into_iter().map(|table| (table.name.clone(), rows(&table))).collect()
 }
 
 /// Whether two stores hold the same.

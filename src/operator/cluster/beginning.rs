@@ -1,13 +1,12 @@
 //! `clawmux cluster init` and `rebuild`: what needs the servers.
 
-use std::io::{IsTerminal, Write, stderr};
-
 use clawmux_actors::cluster::beginning::{self, Begun, Loss, Step};
 use clawmux_actors::cluster::engine::{EngineSettings, Site};
 use clawmux_core::config;
 use clawmux_core::error::Error;
 use serde_json::{Value, json};
 
+use super::progress::{Progress, share};
 use crate::answer::Members as _;
 use crate::cli::{Agreed, Global};
 use crate::exit::{FAILED, Failure};
@@ -26,7 +25,7 @@ pub(super) fn init(global: &Global, settings: &Settings, cluster: &config::Clust
     let mut progress = Progress::new();
     let begun = actix::System::new().block_on(async {
         let site = connect(cluster).await?;
-        Ok::<_, Failure>(beginning::init(&site, store, &mut |step| progress.show(&step)).await?)
+        Ok::<_, Failure>(beginning::init(&site, store, &mut |step| shows(&mut progress, &step)).await?)
     });
     progress.end();
     let answer = told(&begun?, settings, cluster);
@@ -68,7 +67,9 @@ pub(super) fn rebuild(
     let begun = system.block_on(async {
         // The answer may have taken long.
         let site = connect(cluster).await?;
-        Ok::<_, Failure>(beginning::rebuild(&site, store, &loss, &mut |step| progress.show(&step)).await?)
+        Ok::<_, Failure>(
+            beginning::rebuild(&site, store, &loss, &mut |step| shows(&mut progress, &step)).await?,
+        )
     });
     progress.end();
     let begun = begun?;
@@ -89,7 +90,11 @@ pub(super) fn rebuild(
     Ok(())
 }
 
-async fn connect(cluster: &config::Cluster) -> Result<Site, Failure> {
+/// Reaches the servers.
+///
+/// # Errors
+/// Status 1 where they can't be used.
+pub(super) async fn connect(cluster: &config::Cluster) -> Result<Site, Failure> {
     Site::connect(&EngineSettings::from(cluster)).await.map_err(|unusable| Failure::new(FAILED, unusable.why))
 }
 
@@ -126,35 +131,12 @@ fn described(loss: &Loss, cluster: &config::Cluster) -> String {
     )
 }
 
-/// Shows the progress on a terminal.
-struct Progress {
-    shown: bool,
-    within_line: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { shown: stderr().is_terminal(), within_line: false }
+/// Shows a step, but for those that are soon over.
+fn shows(progress: &mut Progress, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::Copied(_) => progress.show("the store is copied".to_owned()),
+        Step::Published(done, of) => progress.show(share("published", *done, *of)),
+        Step::Planned(_) | Step::Made | Step::Committed | Step::Placed => {}
     }
-
-    fn show(&mut self, step: &Step) -> Result<(), Error> {
-        let said = match step {
-            Step::Copied(_) => "the store is copied".to_owned(),
-            Step::Published(done, of) => {
-                format!("published: {:>3} %", done.saturating_mul(100) / (*of).max(1))
-            }
-            Step::Planned(_) | Step::Made | Step::Committed | Step::Placed => return Ok(()),
-        };
-        if self.shown {
-            let _ = write!(stderr().lock(), "\r{said:<24}");
-            self.within_line = true;
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) {
-        if std::mem::take(&mut self.within_line) {
-            let _ = writeln!(stderr().lock());
-        }
-    }
+    Ok(())
 }
