@@ -130,6 +130,14 @@ pub fn held(path: &Path) -> Result<Held, Error> {
     held_within(path)
 }
 
+/// The same, whoever has it open, and without anything being made beside it. Blocks.
+///
+/// # Errors
+/// `Conflict` where it is not for this clawmux; else as [`super::restore()`]'s.
+pub fn held_beside(path: &Path) -> Result<Held, Error> {
+    held_within(path)
+}
+
 fn held_within(path: &Path) -> Result<Held, Error> {
     let size = |path: &Path| path.metadata().map_or(0, |meta| meta.len());
     if size(path) == 0 && size(&beside(path, "-wal")) == 0 {

@@ -7,6 +7,7 @@
 //! | file | looks at |
 //! |---|---|
 //! | `audit` | the record of tool calls, where that is asked for |
+//! | `cluster` | the cluster, where no daemon says how it is |
 //! | `config` | the configuration, and variables that look like it |
 //! | `home` | the home, its permissions, its secrets, its disk |
 //! | `plugins` | whether each plugin can be loaded, and what is kept of them compiled |
@@ -16,6 +17,7 @@
 //! | `upstream` | keys and providers, and the clock against theirs |
 
 mod audit;
+mod cluster;
 mod config;
 mod daemon;
 mod home;
@@ -166,6 +168,16 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
         system::limits(&process, found);
         system::clock(&log, found);
     });
+    if let Some(of_cluster) = known.as_ref().and_then(|config| config.cluster.clone())
+        && status.is_null()
+        && !options.offline
+    {
+        let is_ours = owner != HomeOwner::Other;
+        let store = store.clone();
+        found.within(cluster::PATIENCE, "cluster", move |found| {
+            cluster::look(&of_cluster, is_ours.then_some(store.as_path()), is_held, found);
+        });
+    }
     if let Some(config) = known {
         config::xeno(&config, found);
         upstream::keys(&config, found);

@@ -6,7 +6,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// A number with its thousands apart, such as `1 234 567`.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -19,7 +19,7 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// Such as `1 session`, `2 sessions`.
-pub(super) fn counted(count: u64, what: &str) -> String {
+pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
@@ -29,7 +29,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// The size of a file, in KiB or MiB.
-pub(super) fn file_size(bytes: u64) -> String {
+pub(crate) fn file_size(bytes: u64) -> String {
     if bytes < 10 * MIB { format!("{} KiB", bytes / KIB) } else { format!("{} MiB", bytes / MIB) }
 }
 

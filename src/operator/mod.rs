@@ -28,7 +28,7 @@
 
 pub(crate) mod actors;
 mod alone;
-mod amount;
+pub(crate) mod amount;
 pub(crate) mod approvals;
 mod arguments;
 pub(crate) mod backup;

@@ -31,6 +31,8 @@ mod cluster_commands;
 #[cfg(feature = "nats")]
 mod cluster_cut_off;
 #[cfg(feature = "nats")]
+mod cluster_doctor;
+#[cfg(feature = "nats")]
 mod cluster_files;
 #[cfg(feature = "nats")]
 mod cluster_jobs;

@@ -26,4 +26,11 @@ fn a_cluster_that_can_not_be_joined_is_no_daemon_alone() {
     assert!(!home.path().join("clawmux.db").exists(), "nothing is written");
     let (code, _, stderr) = output(command(home.path()).args(["cluster", "verify"]));
     assert!(code == 1 && stderr.contains("this clawmux was built without NATS"), "{code} {stderr}");
+    let (code, stdout, _) = output(command(home.path()).args(["doctor", "--offline"]));
+    assert!(!stdout.contains("built without NATS"), "{code} {stdout}");
+    let (code, stdout, _) = output(command(home.path()).arg("doctor"));
+    assert!(
+        code == 1 && stdout.contains("error    cluster this clawmux was built without NATS"),
+        "{code} {stdout}"
+    );
 }

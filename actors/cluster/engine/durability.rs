@@ -44,11 +44,15 @@ struct Config {
 }
 
 /// Asks these ports whether their servers sync before they acknowledge, `server` being the id of the one that
-/// is connected.
+/// is connected. Says which are silent, as long as most are not.
 ///
 /// # Errors
 /// Where one does not, where too few are named, or where too few answer.
-pub(super) async fn check(monitor: &[String], replicas: usize, server: &str) -> Result<(), Unusable> {
+pub(super) async fn check(
+    monitor: &[String],
+    replicas: usize,
+    server: &str,
+) -> Result<Option<String>, Unusable> {
     let named: BTreeSet<&String> = monitor.iter().collect();
     if named.len() < replicas {
         return Err(Unusable::refused(format!(
@@ -88,8 +92,9 @@ pub(super) async fn check(monitor: &[String], replicas: usize, server: &str) -> 
         )));
     }
     if !silent.is_empty() {
-        tracing::warn!(silent, "cluster: it is not known of all NATS servers whether they sync");
-    } else if ids.len() < replicas {
+        return Ok(Some(silent));
+    }
+    if ids.len() < replicas {
         return Err(Unusable::refused(
             "cluster.monitor names a server twice: name the monitoring port of each server".to_owned(),
         ));
@@ -99,7 +104,7 @@ pub(super) async fn check(monitor: &[String], replicas: usize, server: &str) -> 
                 .to_owned(),
         ));
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Why a port did not say how its server is.

@@ -30,7 +30,7 @@ use super::{
     ANSWER_MAX, Durability, Engine, EngineSettings, HEADER_BYTES_MAX, PUBLISHES_MAX, Published,
     RECORD_BYTES_MAX, durability, no_answer, parts, streams,
 };
-use crate::nats::{Access, Nats, Unusable, one_line, reach};
+use crate::nats::{self, Access, Nats, Unusable, one_line};
 use crate::runtime::clock;
 
 /// So many earlier generations are looked for, to remove what is left of them.
@@ -63,9 +63,20 @@ impl Site {
     /// Connects, and looks at the servers alone. The connection lives on the runtime that this is called on.
     ///
     /// # Errors
-    /// Where the servers can't be reached, are too old, have no JetStream or do not sync: a sentence that says so and
-    /// what to do.
+    /// As [`Self::reach`]'s and [`Self::syncs`]'.
     pub async fn connect(settings: &EngineSettings) -> Result<Self, Unusable> {
+        let site = Self::reach(settings).await?;
+        if let Some(silent) = site.syncs().await? {
+            tracing::warn!(silent, "cluster: it is not known of all NATS servers whether they sync");
+        }
+        Ok(site)
+    }
+
+    /// The same, without a look at whether the servers sync.
+    ///
+    /// # Errors
+    /// Where the servers can't be reached, are too old or have no JetStream: a sentence that says so and what to do.
+    pub async fn reach(settings: &EngineSettings) -> Result<Self, Unusable> {
         let names = Names::new(&settings.name).map_err(Unusable::refused)?;
         if ![1, 3, 5].contains(&settings.replicas) {
             return Err(Unusable::refused(format!(
@@ -81,7 +92,7 @@ impl Site {
             ca_file: settings.ca_file.as_ref(),
             client_certificate: settings.client_certificate.as_ref(),
         };
-        let nats = reach(&access, format!("clawmux cluster {}", settings.name)).await?;
+        let nats = nats::reach(&access, format!("clawmux cluster {}", settings.name)).await?;
         let payload_max = nats.payload_max();
         if payload_max < RECORD_BYTES_MAX + HEADER_BYTES_MAX {
             return Err(Unusable::refused(format!(
@@ -89,11 +100,29 @@ impl Site {
                  {RECORD_BYTES_MAX}: raise max_payload to 1 MB in its configuration"
             )));
         }
-        if settings.durability == Durability::Required {
-            let server = nats.client.server_info().server_id;
-            durability::check(&settings.monitor, settings.replicas, &server).await?;
-        }
         Ok(Self { nats, names, settings: Arc::new(settings.clone()) })
+    }
+
+    /// Whether the servers sync before they acknowledge, where that is wanted; says which are silent about it, as long
+    /// as most are not.
+    ///
+    /// # Errors
+    /// Where they do not, or where it is not known: a sentence that says so and what to do.
+    pub async fn syncs(&self) -> Result<Option<String>, Unusable> {
+        let EngineSettings { durability, monitor, replicas, .. } = &*self.settings;
+        match durability {
+            Durability::Unchecked => Ok(None),
+            Durability::Required => {
+                let server = self.nats.client.server_info().server_id;
+                durability::check(monitor, *replicas, &server).await
+            }
+        }
+    }
+
+    /// The name and the version of the server that was reached.
+    pub fn server(&self) -> (String, String) {
+        let info = self.nats.client.server_info();
+        (info.server_name, info.version)
     }
 
     /// The name of the cluster.
