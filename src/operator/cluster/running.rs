@@ -181,7 +181,9 @@ fn described(cluster: &Value, now_ms: u64) -> String {
     let behind = behind.map(|lag| format!(", {} behind the log", grouped(lag))).unwrap_or_default();
     let stores = match cluster["agree"].as_bool() {
         Some(true) => "those that were compared are alike",
-        Some(false) => "THEY DIFFER: `clawmux cluster nodes` shows which; the log of this daemon says where",
+        Some(false) => {
+            "THEY DIFFER: `clawmux cluster nodes` shows which; `clawmux cluster verify`, where a daemon is stopped, says in what"
+        }
         None => "none could be compared yet",
     };
     let has_others = cluster.list("nodes").len() > 1;
