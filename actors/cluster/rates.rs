@@ -12,10 +12,12 @@ use actix::prelude::*;
 use bytes::Bytes;
 use clawmux_core::cluster::node::NodeName;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::engine::Engine;
 use crate::connection::rates::Spending;
 use crate::runtime::awaited::{Awaited, Awaits};
+use crate::runtime::observe::{Observe, Observed};
 
 /// How often is said what was spent.
 const EVERY: Duration = Duration::from_millis(250);
@@ -32,6 +34,8 @@ pub(super) struct RateSharing {
     me: NodeName,
     engine: Engine,
     spending: Arc<dyn Spending>,
+    /// Principals of whom something was heard, each time.
+    heard: u64,
     awaited: Awaited<Self>,
 }
 
@@ -57,7 +61,7 @@ impl Said {
 
 impl RateSharing {
     pub(super) fn start(me: NodeName, engine: Engine, spending: Arc<dyn Spending>) -> Addr<Self> {
-        Self { me, engine, spending, awaited: Awaited::default() }.start()
+        Self { me, engine, spending, heard: 0, awaited: Awaited::default() }.start()
     }
 
     fn listen(&mut self) {
@@ -111,11 +115,20 @@ impl StreamHandler<Bytes> for RateSharing {
     fn handle(&mut self, message: Bytes, _: &mut Self::Context) {
         for (name, units) in Said::heard(&message, &self.me).into_iter().flatten() {
             self.spending.heard(&name, units);
+            self.heard += 1;
         }
     }
 
     fn finished(&mut self, ctx: &mut Self::Context) {
         ctx.run_later(PAUSE, |sharing, _| sharing.listen());
+    }
+}
+
+impl Handler<Observe> for RateSharing {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        Observed::leaf("rate sharing", json!({ "heard_total": self.heard }))
     }
 }
 

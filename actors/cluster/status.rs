@@ -169,7 +169,9 @@ impl Outlook {
                 return;
             }
         }
-        let before = self.heard.get(&heartbeat.from.node).and_then(|peer| peer.agrees);
+        // Of a daemon that was started anew nothing is known: its store may be another one.
+        let peer = self.heard.get(&heartbeat.from.node);
+        let before = peer.filter(|peer| peer.heartbeat.from == heartbeat.from).and_then(|peer| peer.agrees);
         let ours = at.and_then(|(place, _)| self.places.iter().find(|(ours, _)| *ours == place));
         let agrees = at.zip(ours).map(|((_, theirs), (_, ours))| theirs == *ours);
         let node = heartbeat.from.node.clone();
@@ -181,7 +183,7 @@ impl Outlook {
             heartbeat: heartbeat.clone(),
             at: clock::now(),
             applied: at.map(|(place, _)| place),
-            // One that was another once is never alike again.
+            // One that was another once is not alike again until then.
             agrees: if before == Some(false) { before } else { agrees.or(before) },
         };
         self.heard.insert(node, peer);

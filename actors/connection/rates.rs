@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use clawmux_core::config::Limits;
 use clawmux_core::error::{Detail, Error, ErrorCode};
@@ -20,6 +21,9 @@ use governor::{DefaultKeyedRateLimiter, Quota};
 const PRINCIPALS_MARK: usize = 4096;
 /// After how many times something is spent it is looked for them.
 const SWEEP_EVERY: usize = 1024;
+
+/// So many bursts one may owe: as many as there are daemons, and more.
+const OWED_BURSTS_MAX: u32 = 16;
 
 /// Principals of whom is kept what they spent, until it is taken.
 const TOLD_MAX: usize = 4096;
@@ -95,10 +99,13 @@ impl Rates {
         self.forget_some(limiter);
         let mut shared = self.shared();
         let owed = shared.as_mut().map_or(0, |shared| shared.pay(limiter, *burst, &principal.name));
-        let due = NonZeroU32::new(cost.get().saturating_add(owed)).unwrap_or(cost).min(*burst);
+        let all = cost.saturating_add(owed);
+        let due = all.min(*burst);
         match limiter.check_key_n(&principal.name, due) {
             Ok(Err(until)) => {
-                let wait = until.wait_time_from(self.clock.now());
+                // What is more than a burst comes after it.
+                let beyond = Duration::from_secs(1) * (all.get() - due.get()) / self.per_second.max(1);
+                let wait = until.wait_time_from(self.clock.now()) + beyond;
                 Err(ErrorCode::RateLimited
                     .error(format!("too many requests: try again in {} ms", wait.as_millis().max(1)))
                     .with(Detail::RetryAfter(wait)))
@@ -131,7 +138,7 @@ impl Rates {
         self.forget_some(limiter);
         let name: Arc<str> = principal.into();
         let owed = shared.owed.entry(name.clone()).or_default();
-        *owed = owed.saturating_add(units).min(burst.get());
+        *owed = owed.saturating_add(units).min(burst.get().saturating_mul(OWED_BURSTS_MAX));
         shared.pay(limiter, *burst, &name);
     }
 
@@ -254,7 +261,12 @@ mod tests {
             "what is owed comes first: {refused:?}"
         );
         rates.spent_elsewhere("ci", u32::MAX);
-        assert!(rates.shared().unwrap().owed["ci"] <= 10, "no more than a burst");
+        assert!((100..=160).contains(&rates.shared().unwrap().owed["ci"]), "a bounded number of bursts");
+        let refused = rates.spend(&ci, 1).unwrap_err();
+        assert!(
+            matches!(refused.detail, Some(Detail::RetryAfter(wait)) if (150..=161).contains(&wait.as_secs())),
+            "until all is paid: {refused:?}"
+        );
         assert_eq!(rates.take_spent(), [(Arc::from("ci"), 2)], "what was refused was not spent");
         // Nobody is told where there is no other daemon.
         let alone = rates_of(10, 1, false);

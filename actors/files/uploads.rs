@@ -183,8 +183,9 @@ impl Files {
         let account = self.account(&row.owner);
         account.uploads -= 1;
         account.files -= 1;
-        let (there, error) = match begun {
-            Ok(there) => (there.flatten(), complete(row.upload)),
+        let (there, error) = match begun.map(Option::flatten) {
+            Ok(Some(there)) if !there.is_complete => (None, elsewhere(row.upload)),
+            Ok(there) => (there, complete(row.upload)),
             Err(error) => (None, error),
         };
         if let State::Beginning(openers) = state {
@@ -231,7 +232,8 @@ impl Files {
         let upload = chunk.upload;
         ctx.spawn(actix::fut::wrap_future(async move {
             asker.reply(Err(match ask(&store, ReadFile(id)).await.flatten() {
-                Ok(Some(_)) => complete(upload),
+                Ok(Some(row)) if row.is_complete => complete(upload),
+                Ok(Some(_)) => elsewhere(upload),
                 Ok(None) => no_such(FileRef::Upload(upload)),
                 Err(error) => error,
             }));
@@ -435,6 +437,12 @@ fn write_all(writing: &mut Writing, batch: Vec<(Asker, Chunk)>, figures: &Figure
 
 fn complete(upload: UploadId) -> Error {
     ErrorCode::Conflict.error(format!("upload {upload} is complete: nothing can be added to it"))
+}
+
+fn elsewhere(upload: UploadId) -> Error {
+    ErrorCode::Conflict.error(format!(
+        "upload {upload} was begun at another daemon of the cluster, and goes on there: delete it to begin anew here"
+    ))
 }
 
 pub(super) fn leaving(upload: UploadId) -> Error {

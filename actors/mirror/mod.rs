@@ -545,6 +545,12 @@ async fn pass_on(remote: Arc<dyn Remote>, mut node: NodeName, mut ordered: Order
     loop {
         let why = match remote.ask(node.clone(), Ask::Order(Box::new(ordered.clone()))).await {
             Ok(Answered { answer: Answer::Elsewhere, .. }) => format!("{node} does not own the session"),
+            // It may be the first one that is carried out yet.
+            Ok(Answered { answer: Answer::Failed(error), .. })
+                if ordered.is_again && error.code == ErrorCode::Unavailable =>
+            {
+                return Passed::Answered(Answer::Failed(not_known(&node, &error.message)));
+            }
             Ok(Answered { applied, answer }) => {
                 if !matches!(answer, Answer::Failed(_)) {
                     remote.applied(applied).await;
@@ -571,6 +577,9 @@ async fn pass_on(remote: Arc<dyn Remote>, mut node: NodeName, mut ordered: Order
         match remote.locate(ordered.session.clone()).await {
             Ok(Place::There(owner)) => node = owner,
             Ok(Place::Here) => return Passed::Back { is_again: ordered.is_again },
+            Err(error) if ordered.is_again => {
+                return Passed::Answered(Answer::Failed(not_known(&node, &error.message)));
+            }
             Err(error) => return Passed::Answered(Answer::Failed(error)),
         }
     }

@@ -118,10 +118,13 @@ impl Change for WriteFile {
             time(*created),
             time(*updated),
         ])?;
-        if written == 0 && matches!(self.change, FileChange::Begin(_)) {
-            return Err(Failure::Refused(ErrorCode::Conflict.error(format!("file {id} is there already"))));
-        }
-        Ok(())
+        let refused = match self.change {
+            _ if written > 0 => return Ok(()),
+            FileChange::Begin(_) => ErrorCode::Conflict.error(format!("file {id} is there already")),
+            // In a cluster another daemon may have removed it.
+            _ => ErrorCode::NotFound.error(format!("file {id} was removed")),
+        };
+        Err(Failure::Refused(refused))
     }
 }
 
@@ -239,7 +242,8 @@ mod tests {
         }
         let again = write(FileChange::Begin(file(2, "bob", 1, true)), true).await.unwrap_err();
         assert_eq!(again.code, ErrorCode::Conflict);
-        write(FileChange::Put(file(9, "ada", 1, true)), true).await.unwrap();
+        let put = write(FileChange::Put(file(9, "ada", 1, true)), true).await.unwrap_err();
+        assert_eq!(put.code, ErrorCode::NotFound, "{put:?}");
         assert_eq!(store.send(ReadFile(FileId::from_bytes([9; 16]))).await.unwrap().unwrap(), None);
         let grown = FileRow { size: 25, about: FileAbout::default(), ..rows[1].clone() };
         write(FileChange::Put(grown.clone()), true).await.unwrap();

@@ -127,8 +127,8 @@ fn remedy(problem: &str) -> &'static str {
         ),
         (
             "the store of the cluster's node",
-            "`clawmux cluster nodes` shows which differ; stop the daemons, then `clawmux cluster rebuild` where the store \
-             is right",
+            "`clawmux cluster nodes` shows which differ; `clawmux cluster verify`, where the daemon is stopped, says whether \
+             its store is what the log says; `clawmux cluster rebuild` begins a new log with one that is right",
         ),
         ("of the cluster until it is", "restart it once what it was drained for is done"),
         (

@@ -4,7 +4,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::cluster_sessions::{pair, pair_with};
-use crate::files::{get, hex, id, put};
+use crate::files::{begin, end, get, hex, id, put};
 use crate::support::eventually;
 use crate::support::tools::needs;
 use crate::support::wundr::Wundr;
@@ -92,4 +92,26 @@ fn the_quota_is_for_all_daemons_together() {
     eventually("what is removed at B is free at A", || !is_refused(&mut at_a, 600));
     assert!(is_refused(&mut at_a, 601), "{second} is still there");
     assert_eq!(at_a.call("file.list", json!({}))["total"], 1);
+}
+
+#[test]
+fn an_upload_that_another_daemon_removes_is_over_and_its_room_comes_back() {
+    needs!("nats-server");
+    let (_server, [a, b]) = pair_with("[limits]\nfile_quota_bytes = 1000\nrequests_burst = 0\n", &[]);
+    let (mut at_a, mut at_b) = (Wundr::connect(a.daemon.address), Wundr::connect(b.daemon.address));
+    begin(&mut at_a, &id(1), 900, &[b'x'; 100]);
+    let mut numbers = 0..;
+    let mut fits = |client: &mut Wundr, bytes: usize| {
+        let upload = format!("{:08x}-4455-6677-8899-aabbccddeeff", numbers.next().unwrap_or(0));
+        let is_taken = put(client, &upload, &vec![b'y'; bytes]).is_ok();
+        client.call("file.delete", json!({ "uploadId": upload }));
+        is_taken
+    };
+    eventually("what was announced counts at B", || !fits(&mut at_b, 200));
+    let refused = put(&mut at_b, &id(1), &[b'x'; 900]).unwrap_err();
+    assert!(refused["message"].to_string().contains("begun at another daemon"), "{refused}");
+    at_b.call("file.delete", json!({ "uploadId": id(1) }));
+    eventually("A has room", || fits(&mut at_a, 1000));
+    end(&mut at_a, &id(1), 100, &[b'x'; 800]).unwrap_err();
+    assert_eq!(at_b.call("file.list", json!({}))["total"], 0);
 }

@@ -103,6 +103,18 @@ pub(crate) fn put(client: &mut Wundr, id: &str, payload: &[u8]) -> Result<Value,
     client.answer(id)
 }
 
+/// The first piece of a file of so many bytes.
+pub(crate) fn begin(client: &mut Wundr, id: &str, total: usize, payload: &[u8]) {
+    let meta = json!({ "method": "file.upload", "filename": "a.txt", "totalSize": total });
+    client.send_binary(frame(id, CHUNKED, &meta, payload));
+}
+
+/// The last piece of a file.
+pub(crate) fn end(client: &mut Wundr, id: &str, from: usize, payload: &[u8]) -> Result<Value, Value> {
+    client.send_binary(frame(id, FINAL, &json!({ "extra": { "offset": from } }), payload));
+    client.answer(id)
+}
+
 /// A download: its digest, the answer behind it, and how many frames it had.
 pub(crate) fn get(client: &mut Wundr, id: &str, params: Value) -> (String, Value, usize) {
     let from = params["offset"].as_u64().unwrap_or(0);

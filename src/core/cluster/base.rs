@@ -297,6 +297,10 @@ pub fn way(held: &Held, base: &Manifest, log: Reach) -> Result<Way, String> {
     Ok(way)
 }
 
+/// What to do first where a store says that it has more than the servers.
+const DAMAGED: &str = "Where other nodes follow the log, this one is damaged: move its files away, and start the daemon, \
+                       which takes the store from the log. Where none does:";
+
 const REBUILD: &str =
     "Run `clawmux cluster rebuild` on the node whose store has most: that is where a new log begins";
 
@@ -316,7 +320,7 @@ fn way_of(replica: &Replica, base: &Manifest, log: Reach) -> Result<Way, String>
     if generation > base.generation {
         return Err(format!(
             "the store of this home is of generation {generation} of the cluster, and the servers have {}: they are \
-             older than the store. {REBUILD}",
+             older than the store, or the store is damaged. {DAMAGED} {REBUILD}",
             base.generation
         ));
     }
@@ -347,8 +351,8 @@ fn way_of(replica: &Replica, base: &Manifest, log: Reach) -> Result<Way, String>
 fn way_within(applied: u64, digest: &Digest, base: &Manifest, log: Reach) -> Result<Way, String> {
     if applied > log.last {
         return Err(format!(
-            "the log ends at record {}, and the store of this home has {applied}: the servers have lost records. \
-             {REBUILD}",
+            "the log ends at record {}, and the store of this home has {applied}: the servers have lost records, or the \
+             store is damaged. {DAMAGED} {REBUILD}",
             log.last
         ));
     }
