@@ -129,6 +129,9 @@ impl Rates {
         for name in owing {
             shared.pay(limiter, *burst, &name);
         }
+        if limiter.len() > PRINCIPALS_MARK {
+            limiter.retain_recent();
+        }
         shared.spent.drain().collect()
     }
 

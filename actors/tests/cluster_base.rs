@@ -540,7 +540,7 @@ async fn a_log_that_was_cut_is_noticed_and_made_anew_from_a_store() {
     let refused = site.open().await.unwrap_err();
     assert!(refused.is_refused && refused.why.contains("test_LOG is gone"), "{refused:?}");
     context.create_stream(log).await.unwrap();
-    a.is_refused(&site, "the servers have lost records. Run `clawmux cluster rebuild`").await;
+    a.is_refused(&site, "the servers have lost records, or the store is damaged").await;
 
     let loss = look_at_loss(&site, &a.path()).await.unwrap();
     assert_eq!((loss.ours.applied, loss.last, loss.records()), (last, Some(0), Some(0)));

@@ -104,12 +104,14 @@ pub(crate) fn put(client: &mut Wundr, id: &str, payload: &[u8]) -> Result<Value,
 }
 
 /// The first piece of a file of so many bytes.
+#[cfg(feature = "nats")]
 pub(crate) fn begin(client: &mut Wundr, id: &str, total: usize, payload: &[u8]) {
     let meta = json!({ "method": "file.upload", "filename": "a.txt", "totalSize": total });
     client.send_binary(frame(id, CHUNKED, &meta, payload));
 }
 
 /// The last piece of a file.
+#[cfg(feature = "nats")]
 pub(crate) fn end(client: &mut Wundr, id: &str, from: usize, payload: &[u8]) -> Result<Value, Value> {
     client.send_binary(frame(id, FINAL, &json!({ "extra": { "offset": from } }), payload));
     client.answer(id)

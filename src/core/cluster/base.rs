@@ -297,9 +297,10 @@ pub fn way(held: &Held, base: &Manifest, log: Reach) -> Result<Way, String> {
     Ok(way)
 }
 
-/// What to do first where a store says that it has more than the servers.
-const DAMAGED: &str = "Where other nodes follow the log, this one is damaged: move its files away, and start the daemon, \
-                       which takes the store from the log. Where none does:";
+/// What to do where a store says that it has more than the servers.
+const LOST_OR_DAMAGED: &str = "Where other nodes follow the log, move the files of this store away and start the daemon, \
+                               which takes it from the log. Only where none does, run `clawmux cluster rebuild` on the \
+                               node whose store has most: that is where a new log begins";
 
 const REBUILD: &str =
     "Run `clawmux cluster rebuild` on the node whose store has most: that is where a new log begins";
@@ -320,7 +321,7 @@ fn way_of(replica: &Replica, base: &Manifest, log: Reach) -> Result<Way, String>
     if generation > base.generation {
         return Err(format!(
             "the store of this home is of generation {generation} of the cluster, and the servers have {}: they are \
-             older than the store, or the store is damaged. {DAMAGED} {REBUILD}",
+             older than the store, or the store is damaged. {LOST_OR_DAMAGED}",
             base.generation
         ));
     }
@@ -352,7 +353,7 @@ fn way_within(applied: u64, digest: &Digest, base: &Manifest, log: Reach) -> Res
     if applied > log.last {
         return Err(format!(
             "the log ends at record {}, and the store of this home has {applied}: the servers have lost records, or the \
-             store is damaged. {DAMAGED} {REBUILD}",
+             store is damaged. {LOST_OR_DAMAGED}",
             log.last
         ));
     }
