@@ -88,16 +88,15 @@ impl Queue {
             if answer.is_closed() {
                 continue;
             }
+            let guard = entry.guard.as_ref().map(|(guard, _)| guard);
+            if subjects.contains(&entry.subject) || guard.is_some_and(|guard| subjects.contains(guard)) {
+                left.push_back((entry, answer));
+                continue;
+            }
             bytes += entry.bytes();
             if !group.is_empty() && (group.len() == RECORDS_MAX || bytes > BYTES_MAX) {
                 left.push_back((entry, answer));
                 break;
-            }
-            let guard = entry.guard.as_ref().map(|(guard, _)| guard);
-            if subjects.contains(&entry.subject) || guard.is_some_and(|guard| subjects.contains(guard)) {
-                bytes -= entry.bytes();
-                left.push_back((entry, answer));
-                continue;
             }
             subjects.extend(guard.cloned().into_iter().chain([entry.subject.clone()]));
             group.push((entry, answer));

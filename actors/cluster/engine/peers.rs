@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
-use async_nats::{Request, Subject};
+use async_nats::{Request, Subject, Subscriber};
 use bytes::Bytes;
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::ids::SessionKey;
@@ -75,8 +75,7 @@ impl Engine {
     /// # Errors
     /// Where it can't be begun.
     pub async fn questions(&self, node: &NodeName) -> Result<impl Stream<Item = Question> + use<>, String> {
-        let subscribed = self.nats.client.subscribe(self.subjects.questions(node));
-        let questions = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await;
+        let questions = self.subscribe(self.subjects.questions(node)).await;
         let questions = questions.map_err(|why| format!("other nodes can't ask anything: {why}"))?;
         let engine = self.clone();
         // Who wants no answer asks nothing.
@@ -110,8 +109,7 @@ impl Engine {
     /// # Errors
     /// Where it can't be begun.
     pub async fn hear(&self, session: &SessionKey) -> Result<impl Stream<Item = Bytes> + use<>, String> {
-        let subscribed = self.nats.client.subscribe(self.subjects.live(session));
-        let heard = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await?;
+        let heard = self.subscribe(self.subjects.live(session)).await?;
         Ok(heard.map(|message| message.payload))
     }
 
@@ -128,8 +126,7 @@ impl Engine {
     /// # Errors
     /// Where it can't be begun.
     pub async fn hear_spending(&self) -> Result<impl Stream<Item = Bytes> + use<>, String> {
-        let subscribed = self.nats.client.subscribe(self.subjects.spending());
-        let heard = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await?;
+        let heard = self.subscribe(self.subjects.spending()).await?;
         Ok(heard.map(|message| message.payload))
     }
 
@@ -157,6 +154,11 @@ impl Engine {
         {
             tracing::debug!(blob = blob.name(), why, "cluster: it goes by itself later");
         }
+    }
+
+    async fn subscribe(&self, subject: String) -> Result<Subscriber, String> {
+        let subscribed = self.nats.client.subscribe(subject);
+        self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await
     }
 
     async fn send(&self, subject: Subject, message: Bytes) -> Result<(), String> {
