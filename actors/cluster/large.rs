@@ -8,6 +8,9 @@
 //! yet, so where it fails the change is refused, and what is there is removed. So is the blob of an envelope that never
 //! comes into the log. A daemon that is killed in between leaves its blob behind.
 //!
+//! A daemon that was built before there were envelopes stops before the first one. So none is written while such a
+//! one is there: what needs one is refused until it is updated.
+//!
 //! An envelope without its record is not passed over, since replicas would differ: the store stays before it, and
 //! operators are told.
 
@@ -17,16 +20,18 @@ use std::sync::Arc;
 
 use actix::Context;
 use bytes::Bytes;
+use clawmux_core::cluster::node::NodeName;
 use clawmux_core::cluster::stamp::Stamp;
-use clawmux_core::error::Error;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::replica::blob::BLOB_BYTES_MAX;
+use clawmux_core::replica::record::ENVELOPE_VERSION;
 use clawmux_core::replica::{Blob, Record, Subject};
 use futures::{Stream, StreamExt as _};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::engine::{Engine, LogRecord, NoBlob, is_full};
+use super::engine::{Engine, LogRecord, NoBlob, RECORD_BYTES_MAX, is_full};
 use super::writing::{Stage, Writing};
-use super::{Cluster, NotFed, away};
+use super::{Cluster, NotFed, away, now_ms};
 
 /// Bytes of records that are here and not applied, however many those are.
 const ROOM: usize = BLOB_BYTES_MAX;
@@ -120,11 +125,31 @@ pub(super) fn completed(
 impl Cluster {
     /// Writes the record that is on its way under this subject as a blob, and its envelope into the log once that is
     /// there.
-    pub(super) fn write_in_parts(&mut self, subject: &Subject, stamp: Stamp, record: Bytes) {
+    pub(super) fn write_in_parts(
+        &mut self,
+        subject: &Subject,
+        stamp: Stamp,
+        record: Bytes,
+        ctx: &mut Context<Self>,
+    ) {
         let Some(writing) = self.writings.get(subject) else { return };
+        if let Some(node) = self.too_old_for(ENVELOPE_VERSION) {
+            let why = format!(
+                "a record of {} bytes is too large for the clawmux of node {node}, which reads up to {RECORD_BYTES_MAX}: \
+                 update that node, and try again",
+                record.len()
+            );
+            return self.is_refused(subject, &ErrorCode::Unavailable.error(why), ctx);
+        }
         let (engine, of) = (Rc::clone(&self.engine), (subject.clone(), writing.begun));
         let put = async move { engine.put_blob(&record, None).await };
         self.awaited.add(put, move |cluster, put, ctx| cluster.is_put(of, stamp, put, ctx));
+    }
+
+    /// A node that is there, and can't read records of this version.
+    fn too_old_for(&self, version: u32) -> Option<NodeName> {
+        let mut others = self.ownership.membership().hears(now_ms());
+        others.find(|node| self.outlook.is_too_old(node, version)).cloned()
     }
 
     /// The blob of a record is there, or can't be written.

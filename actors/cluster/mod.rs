@@ -376,7 +376,7 @@ impl Cluster {
                             (writing.in_flight, writing.blob) = (Some((stamp, answer)), None);
                             writing.guard = guard;
                             match record.len() > RECORD_BYTES_MAX {
-                                true => self.write_in_parts(subject, stamp, record.into()),
+                                true => self.write_in_parts(subject, stamp, record.into(), ctx),
                                 false => self.append(subject, stamp, record.into(), ctx),
                             }
                         }

@@ -19,6 +19,7 @@ use clawmux_core::cluster::ownership::appender::STALL_MS;
 use clawmux_core::cluster::ownership::slots::Input;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::replica::digest::Digest;
+use clawmux_core::replica::record::ENVELOPE_VERSION;
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
@@ -100,6 +101,8 @@ struct Peer {
     heartbeat: Heartbeat,
     at: Timestamp,
     applied: Option<u64>,
+    /// The latest version of records that it reads.
+    reads: u32,
     /// Whether its store is as this one.
     agrees: Option<bool>,
 }
@@ -157,11 +160,11 @@ impl Outlook {
 
     /// What a heartbeat says besides.
     pub(super) fn beat(&self, heartbeat: Heartbeat) -> Beat {
-        Beat { heartbeat, at: self.places.back().copied() }
+        Beat { heartbeat, at: self.places.back().copied(), reads: ENVELOPE_VERSION }
     }
 
     /// Takes a heartbeat in.
-    pub(super) fn heard(&mut self, Beat { heartbeat, at }: &Beat) {
+    pub(super) fn heard(&mut self, Beat { heartbeat, at, reads }: &Beat) {
         if self.heard.len() >= NODES_MAX && !self.heard.contains_key(&heartbeat.from.node) {
             let now = clock::now();
             self.heard.retain(|_, peer| now.since(peer.at) < FORGOTTEN);
@@ -183,10 +186,16 @@ impl Outlook {
             heartbeat: heartbeat.clone(),
             at: clock::now(),
             applied: at.map(|(place, _)| place),
+            reads: *reads,
             // One that was another once is not alike again until then.
             agrees: if before == Some(false) { before } else { agrees.or(before) },
         };
         self.heard.insert(node, peer);
+    }
+
+    /// Whether this node was heard, and can't read records of this version.
+    pub(super) fn is_too_old(&self, node: &NodeName, version: u32) -> bool {
+        self.heard.get(node).is_some_and(|peer| peer.reads < version)
     }
 
     /// The other nodes that were heard.

@@ -270,6 +270,7 @@ fn nodes_join_are_heard_and_claim_slots() {
                 hears: vec![bob.clone()],
             },
             at: (state != NodeState::Joining).then_some((7, [9; 32])),
+            reads: 2,
         };
         client.publish("test.alive.x", "{}".into()).await.unwrap();
         client.flush().await.unwrap();

@@ -60,6 +60,32 @@ fn a_prompt_with_a_file_of_3_mb_is_answered_wherever_it_came_and_read_at_both() 
 }
 
 #[test]
+fn nothing_is_written_that_a_daemon_of_an_earlier_version_can_not_read() {
+    needs!("nats-server");
+    let (server, config) = server();
+    let a = Daemon::at(begun(&config), &config, &[]);
+    eventually("every slot is owned", || status(&a)["nodes"][0]["slots"] == 256);
+    let data = STANDARD.encode("heron ".repeat(500_000));
+    let mut client = Client::connect(a.address);
+    // As those say it that know of no versions, and as those do that know this one.
+    let hears = |says: &str| {
+        let beat = format!("{{\"node\":\"old\",\"epoch\":9000,\"state\":\"joining\"{says}}}");
+        server.publish_raw("clawmux.alive.old", b"NATS/1.0\r\n\r\n", beat.as_bytes());
+    };
+    let refused = eventually("a record that is too large for it is refused", || {
+        hears("");
+        let stream = ask(&mut client, "ada", ("heron.txt", "text/plain"), &data);
+        Some(stream.error().to_owned()).filter(|error| !error.is_empty())
+    });
+    assert!(refused.contains("node old") && refused.contains("update that node"), "{refused}");
+    assert_eq!(client.chat("ada", "hello").error(), "", "what it can read is written");
+    eventually("it is written once the node is updated", || {
+        hears(",\"reads\":2");
+        ask(&mut client, "ada", ("heron.txt", "text/plain"), &data).error().is_empty()
+    });
+}
+
+#[test]
 fn who_joins_or_compares_a_store_holds_little_of_many_large_records_at_once() {
     needs!("nats-server");
     let (_server, config) = server();

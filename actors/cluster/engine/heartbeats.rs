@@ -37,15 +37,24 @@ struct BeatValue {
     applied: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
+    /// One that does not say reads the first version.
+    #[serde(default = "first_version")]
+    reads: u32,
 }
 
-/// A heartbeat, and how far the store of its node is.
+fn first_version() -> u32 {
+    1
+}
+
+/// A heartbeat, how far the store of its node is, and what it can read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beat {
     /// What it says of itself.
     pub heartbeat: Heartbeat,
     /// The last record that its store has, and the chain over all records up to it; none where it does not say.
     pub at: Option<(u64, Digest)>,
+    /// The latest version of records that it reads.
+    pub reads: u32,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -141,7 +150,7 @@ impl Stream for Heartbeats {
 }
 
 impl From<&Beat> for BeatValue {
-    fn from(Beat { heartbeat: beat, at }: &Beat) -> Self {
+    fn from(Beat { heartbeat: beat, at, reads }: &Beat) -> Self {
         Self {
             node: beat.from.node.to_string(),
             epoch: beat.from.epoch.0,
@@ -153,6 +162,7 @@ impl From<&Beat> for BeatValue {
             hears: beat.hears.iter().map(NodeName::to_string).collect(),
             applied: at.map(|(applied, _)| applied),
             digest: at.map(|(_, digest)| hex(&digest)),
+            reads: *reads,
         }
     }
 }
@@ -168,6 +178,7 @@ impl From<BeatValue> for Beat {
             },
             hears: beat.hears.into_iter().map(NodeName::new).collect(),
         };
-        Self { heartbeat, at: beat.applied.zip(beat.digest.as_deref().and_then(from_hex)) }
+        let at = beat.applied.zip(beat.digest.as_deref().and_then(from_hex));
+        Self { heartbeat, at, reads: beat.reads }
     }
 }

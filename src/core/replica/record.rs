@@ -29,7 +29,8 @@ use crate::time::Timestamp;
 /// The version of records that are written.
 pub const VERSION: u32 = 1;
 
-/// That of envelopes, the latest that is read.
+/// That of envelopes, the latest that is read. Nodes say by their heartbeats which one they read: none is written
+/// that somebody can't.
 pub const ENVELOPE_VERSION: u32 = 2;
 
 /// A change, and who wrote it.
