@@ -11,7 +11,7 @@ use std::process::Command;
 type Tool = (&'static str, fn() -> bool, &'static str);
 
 /// What can be asked for.
-const TOOLS: [Tool; 17] = [
+const TOOLS: [Tool; 18] = [
     ("chromium", || chromium().is_some(), "apt-get install chromium"),
     ("clients", || std::env::var("CLAWMUX_TEST_CLIENTS").is_ok_and(|asked| asked == "1"), CLIENTS),
     ("landlock", has_landlock, "run on a kernel with Landlock"),
@@ -25,6 +25,11 @@ const TOOLS: [Tool; 17] = [
     ("root", || std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0), "run as root"),
     ("script", || on_path("script"), "apt-get install bsdutils"),
     ("setpriv", || on_path("setpriv"), "apt-get install util-linux"),
+    (
+        "strace",
+        || works("strace", &["-o", "/dev/null", "true"]),
+        "apt-get install strace, where it may trace",
+    ),
     ("systemd", || on_path("systemd-analyze"), "apt-get install systemd"),
     ("systemd-nspawn", || on_path("systemd-nspawn"), "apt-get install systemd-container"),
     ("venv", || works("python3", &["-c", "import ensurepip"]), "apt-get install python3-venv"),

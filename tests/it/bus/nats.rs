@@ -1,7 +1,7 @@
 //! A NATS server of one's own, with JetStream in a temporary folder, and what an adapter does with it.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -25,6 +25,14 @@ pub struct Server {
     folder: tempfile::TempDir,
     config: String,
     route: u16,
+    run: Run,
+}
+
+/// The command that runs the program, which may leave something in the server's folder.
+pub type Run = fn(program: &Path, folder: &Path) -> Command;
+
+fn plainly(program: &Path, _: &Path) -> Command {
+    Command::new(program)
 }
 
 /// A port that was free a moment ago.
@@ -47,6 +55,7 @@ impl Server {
                 port: free_port(),
                 folder: tempfile::tempdir().unwrap(),
                 config: config.to_owned(),
+                run: plainly,
                 route: 0,
             };
             if server.try_start() {
@@ -58,19 +67,24 @@ impl Server {
 
     /// Three of them that are one.
     pub fn cluster() -> [Self; 3] {
-        Self::three("", |_| String::new())
+        Self::three("", |_| String::new(), plainly)
     }
 
     /// The same, which sync what they acknowledge; and the addresses of their monitoring.
     #[allow(dead_code, reason = "the benchmark's")]
     pub fn syncing_cluster() -> ([Self; 3], [String; 3]) {
+        Self::cluster_run_by(plainly, true)
+    }
+
+    /// The same, run like this, whether they sync or not.
+    pub fn cluster_run_by(run: Run, syncs: bool) -> ([Self; 3], [String; 3]) {
         let monitors = [free_port(), free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
-        let servers =
-            Self::three(", sync_interval: always", |place| format!("http: {:?}\n", monitors[place]));
+        let jetstream = if syncs { ", sync_interval: always" } else { "" };
+        let servers = Self::three(jetstream, |place| format!("http: {:?}\n", monitors[place]), run);
         (servers, monitors.map(|monitor| format!("http://{monitor}")))
     }
 
-    fn three(jetstream: &str, more: impl Fn(usize) -> String) -> [Self; 3] {
+    fn three(jetstream: &str, more: impl Fn(usize) -> String, run: Run) -> [Self; 3] {
         let routes = [free_port(), free_port(), free_port()];
         let list = routes.map(|port| format!("nats://127.0.0.1:{port}")).join(", ");
         let mut places = 0..;
@@ -80,7 +94,7 @@ impl Server {
                 "jetstream: {{ store_dir: \"STORE\", max_mem: 64M, max_file: 2G{jetstream} }}\n{more}server_name: n{port}\n\
                  cluster: {{ name: c, listen: \"127.0.0.1:{port}\", routes: [{list}] }}\n"
             );
-            Self { child: None, port: free_port(), folder: tempfile::tempdir().unwrap(), config, route: port }
+            Self { child: None, port: free_port(), folder: tempfile::tempdir().unwrap(), config, route: port, run }
         });
         for server in &mut servers {
             assert!(server.try_start(), "nats-server does not start:\n{}", server.log());
@@ -100,7 +114,7 @@ impl Server {
         );
         std::fs::write(&file, all).unwrap();
         let program = tools::nats_server().expect("it is asked for by needs!");
-        let mut command = Command::new(program);
+        let mut command = (self.run)(&program, self.folder.path());
         command.arg("-c").arg(&file).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = Running::start(bounded(&mut command));
         let is_up = eventually("nats-server to listen or to end", || {
