@@ -121,33 +121,42 @@ fn on_one_core(mut command: Command) -> Command {
 
 /// The time that a process has been on a CPU, from some moment on.
 pub struct Cpu {
-    pid: u32,
-    before: HashMap<String, u64>,
+    pids: Vec<u32>,
+    before: HashMap<(u32, String), u64>,
 }
 
 impl Cpu {
     /// Of this process, from now on.
     pub fn of(pid: u32) -> Self {
-        Self { pid, before: threads(pid) }
+        Self::of_all(&[pid])
+    }
+
+    /// Of all these together.
+    pub fn of_all(pids: &[u32]) -> Self {
+        Self { pids: pids.to_vec(), before: threads(pids) }
     }
 
     /// Microseconds since then, over all threads. What a thread used that has ended since is not in it:
     /// the kernel forgets it. Those that serve live as long as their process.
     pub fn spent_us(&self) -> f64 {
-        let spent = |(thread, now): (String, u64)| now - self.before.get(&thread).copied().unwrap_or(0);
-        threads(self.pid).into_iter().map(spent).sum::<u64>() as f64 / 1e3
+        let spent = |(thread, now)| now - self.before.get(&thread).copied().unwrap_or(0);
+        threads(&self.pids).into_iter().map(spent).sum::<u64>() as f64 / 1e3
     }
 }
 
-/// Nanoseconds on a CPU, of each thread.
-fn threads(pid: u32) -> HashMap<String, u64> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
-    let on_cpu = |task: std::fs::DirEntry| {
+/// Nanoseconds on a CPU, of each thread of these processes.
+fn threads(pids: &[u32]) -> HashMap<(u32, String), u64> {
+    let tasks = |pid: &u32| {
+        let pid = *pid;
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+        tasks.flatten().map(move |task| (pid, task))
+    };
+    let on_cpu = |(pid, task): (u32, std::fs::DirEntry)| {
         let stat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
         let nanoseconds = stat.split_whitespace().next()?.parse().ok()?;
-        Some((task.file_name().to_string_lossy().into_owned(), nanoseconds))
+        Some(((pid, task.file_name().to_string_lossy().into_owned()), nanoseconds))
     };
-    tasks.flatten().filter_map(on_cpu).collect()
+    pids.iter().flat_map(tasks).filter_map(on_cpu).collect()
 }
 
 /// Resident memory of a process, in bytes.

@@ -31,7 +31,7 @@ pub struct Streams {
     clients: Vec<Client>,
     under_way: usize,
     poll: Poll,
-    pid: u32,
+    pids: Vec<u32>,
 }
 
 struct Client {
@@ -58,7 +58,17 @@ impl Streams {
             let prompt = dialect.prompt(&mut wire, &fresh_name());
             Client::new(wire, dialect, Some(&prompt))
         };
-        Self::of(process, dialects.into_iter().map(client).collect())
+        Self::of(vec![process.pid()], dialects.into_iter().map(client).collect())
+    }
+
+    /// One connection to each of these, for the session of this account; the CPU time is that of all these processes.
+    pub fn across(dialect: Dialect, clients: Vec<(&Process, String)>, pids: &[u32]) -> Self {
+        let client = |(process, account): (&Process, String)| {
+            let mut wire = dialect.connect(process);
+            let prompt = dialect.prompt(&mut wire, &account);
+            Client::new(wire, dialect, Some(&prompt))
+        };
+        Self::of(pids.to_vec(), clients.into_iter().map(client).collect())
     }
 
     /// One connection that sends this prompt, and others that hear the same answer.
@@ -70,20 +80,20 @@ impl Streams {
     ) -> Self {
         let mut clients = vec![Client::new(wire, dialect, Some(&prompt))];
         clients.extend(others.into_iter().map(|wire| Client::new(wire, dialect, None)));
-        Self::of(process, clients)
+        Self::of(vec![process.pid()], clients)
     }
 
-    fn of(process: &Process, clients: Vec<Client>) -> Self {
+    fn of(pids: Vec<u32>, clients: Vec<Client>) -> Self {
         let poll = Poll::new();
         for (place, client) in clients.iter().enumerate() {
             poll.add(&client.wire, place);
         }
-        Self { under_way: clients.len(), clients, poll, pid: process.pid() }
+        Self { under_way: clients.len(), clients, poll, pids }
     }
 
     /// Sends all prompts and takes all answers; the CPU time is that of everything, for each of so many tokens.
     pub fn run(mut self, tokens: usize) -> Seen {
-        let (cpu, begin) = (Cpu::of(self.pid), Instant::now());
+        let (cpu, begin) = (Cpu::of_all(&self.pids), Instant::now());
         let mut seen = Seen::default();
         self.send();
         while self.under_way > 0 {
@@ -105,7 +115,7 @@ impl Streams {
             self.receive(&mut seen);
             let said = model.said() - first;
             match &cpu {
-                None if said > tokens / 4 => (cpu, from) = (Some(Cpu::of(self.pid)), said),
+                None if said > tokens / 4 => (cpu, from) = (Some(Cpu::of_all(&self.pids)), said),
                 Some(spent) if !is_over && said > tokens * 3 / 4 => {
                     seen.cpu_us = spent.spent_us() / (said - from) as f64;
                     is_over = true;

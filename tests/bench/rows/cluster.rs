@@ -2,6 +2,10 @@
 //! servers. All of them share this machine: what is said of the network is said by loopback. Where there is no
 //! nats-server the rows are left out.
 
+mod lag;
+mod streams;
+mod waking;
+
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::stream;
@@ -63,6 +67,9 @@ pub(super) fn rows() -> Vec<Row> {
         Row::new("cluster prompts 64", |name, extent| with_server(|| elsewhere(name, extent, 64))),
         Row::new("cluster prompts 256", |name, extent| with_server(|| prompts(name, extent, 256))),
         Row::new("cluster first token", |name, extent| with_server(|| first_token(name, extent))),
+        Row::new("cluster streams", |name, extent| with_server(|| streams::streams(name, extent))),
+        Row::new("cluster lag", |name, extent| with_server(|| lag::lag(name, extent))),
+        Row::new("cluster waking 200", |name, extent| with_server(|| waking::waking(name, extent))),
         Row::new("cluster idle", |name, _| with_server(|| idle(name))),
         Row::new("cluster drain 1000", |name, extent| with_server(|| drain(name, extent))).long(),
         Row::new("cluster takeover", |name, extent| with_server(|| takeover(name, extent))).long(),
@@ -126,7 +133,12 @@ impl Cluster {
 
     /// Who owns each slot, as the first daemon sees it.
     fn owners(&self) -> Vec<String> {
-        let mut command = daemon::command(self.homes[0].path());
+        self.owners_seen_by(0)
+    }
+
+    /// The same, as another one does.
+    fn owners_seen_by(&self, place: usize) -> Vec<String> {
+        let mut command = daemon::command(self.homes[place].path());
         let (_, said, why) = daemon::output(command.args(["cluster", "slots", "--json"]));
         let rows: Vec<Value> = said
             .lines()
@@ -138,11 +150,14 @@ impl Cluster {
 
     /// An account whose session this daemon owns, or does not.
     fn account(&self, owners: &[String], place: usize, is_its: bool) -> String {
-        let owns = |account: &String| {
-            let key = SessionKey::new("main", "bench", account, "main").expect("a key");
-            (owners[usize::from(Slot::of(&key).number())] == name_of(place)) == is_its
-        };
-        std::iter::repeat_with(fresh_name).find(owns).expect("without an end")
+        let wanted = |account: &String| self.owns(owners, place, account) == is_its;
+        std::iter::repeat_with(fresh_name).find(wanted).expect("without an end")
+    }
+
+    /// Whether this daemon owns the session of an account.
+    fn owns(&self, owners: &[String], place: usize, account: &str) -> bool {
+        let key = SessionKey::new("main", "bench", account, "main").expect("a key");
+        owners[usize::from(Slot::of(&key).number())] == name_of(place)
     }
 }
 
@@ -195,6 +210,11 @@ fn elsewhere(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
 
 /// How long each took, in milliseconds.
 fn times(process: &Process, accounts: &[String]) -> Vec<f64> {
+    times_of(process, accounts, EACH)
+}
+
+/// The same, with so many prompts of each.
+fn times_of(process: &Process, accounts: &[String], each: usize) -> Vec<f64> {
     let mut wires: Vec<Wire> = accounts.iter().map(|_| Dialect::Exoclaw.connect(process)).collect();
     let (mut poll, mut took) = (Poll::of(&wires), Vec::new());
     let mut begun = vec![Instant::now(); wires.len()];
@@ -222,14 +242,14 @@ fn times(process: &Process, accounts: &[String]) -> Vec<f64> {
                     is_over = true;
                 }
             }
-            if is_over && turns[place] < EACH {
+            if is_over && turns[place] < each {
                 turns[place] = send(wire, place, &mut begun);
             } else if is_over {
                 ended += 1;
             }
         }
     }
-    assert_eq!(took.len(), accounts.len() * EACH, "each is acknowledged");
+    assert_eq!(took.len(), accounts.len() * each, "each is acknowledged");
     took
 }
 

@@ -131,6 +131,12 @@ impl Server {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
+    /// Its process id.
+    #[allow(dead_code, reason = "the benchmark's")]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     /// The port by which it knows the others; its name is n and this.
     pub fn route(&self) -> u16 {
         self.route
