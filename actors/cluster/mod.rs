@@ -953,6 +953,10 @@ impl StreamHandler<Fed> for Cluster {
                 self.follow_later(ctx);
             }
             Err(NotFed::Blob(why)) => {
+                let why = format!(
+                    "{why}; where that is lost, `clawmux cluster rebuild` on the node whose store is furthest begins \
+                     another log"
+                );
                 if self.outlook.is_held_up(&why) {
                     tracing::error!(why, "cluster: the store can't go on with the log; it is tried again");
                 }

@@ -340,10 +340,7 @@ impl Cluster {
         let why = if is_long_ago(*answered_ms) {
             format!("the log of the cluster can't be reached{}", because(silent))
         } else if let Some(why) = held_up {
-            format!(
-                "the store does not follow the log of the cluster: {why}; where that is lost, `clawmux cluster \
-                 rebuild` on the node whose store is furthest begins another log"
-            )
+            format!("the store does not follow the log of the cluster: {why}")
         } else if !self.stalled.is_empty() && is_long_ago(*acked_ms) {
             let is_full = unknown.as_ref().is_some_and(|why| is_full(why));
             let remedy = if is_full { ": raise the limit of its stream with `nats stream edit`" } else { "" };

@@ -49,6 +49,28 @@ pub(crate) fn accounts(node: &Node) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
+fn who_joins_takes_a_share_of_the_slots_and_moves_nothing_else() {
+    needs!("nats-server");
+    let (_server, [a, _b]) = pair();
+    let owners = || {
+        let slots = a.daemon.rows_of(&["cluster", "slots"]);
+        slots.iter().map(|slot| slot["owner"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let before = owners();
+    let config = std::fs::read_to_string(a.daemon.home().join("gateway.toml")).unwrap();
+    let _c = Daemon::at(home(), &config.replace("node = \"a\"", "node = \"c\""), &[]);
+    let after = eventually("the third has its share, and all are owned", || {
+        let owners = owners();
+        let of_c = owners.iter().filter(|owner| *owner == "c").count();
+        (of_c > 42 && owners.iter().all(|owner| !owner.is_empty())).then_some(owners)
+    });
+    let moved: Vec<&String> =
+        before.iter().zip(&after).filter(|(before, after)| before != after).map(|(_, after)| after).collect();
+    assert!(moved.iter().all(|owner| *owner == "c"), "{moved:?}");
+    assert!(moved.len() < 128, "a third of 256, give or take: {}", moved.len());
+}
+
+#[test]
 fn a_client_of_either_daemon_speaks_to_any_session_and_reads_what_it_wrote() {
     needs!("nats-server");
     let (_server, [a, b]) = pair();

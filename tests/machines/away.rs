@@ -18,6 +18,25 @@ pub async fn miss(trial: &Trial, machine: usize, answers: usize) -> Result<(), S
     trial.machines.start(machine).await
 }
 
+/// Fills the small disk of a machine until so many answers were given by the others, makes room again, and starts its
+/// server anew: one whose disk was full takes no part until then.
+///
+/// # Errors
+/// Where the others do not go on, or the machine does not come back.
+pub async fn full(trial: &Trial, machine: usize, answers: usize) -> Result<(), String> {
+    let (machines, disk) = (&trial.machines, trial.small_disk.as_ref().expect("it has one"));
+    disk.fill();
+    let before = trial.answered();
+    let enough = async || trial.answered() >= before + answers;
+    machines.until("enough is answered while a disk is full", enough).await?;
+    disk.clear();
+    if let Some(server) = &machines.of(machine).server {
+        server.kill();
+        server.start();
+    }
+    machines.until("all daemons are ready again", async || machines.are_ready().await).await
+}
+
 /// Stops a daemon, flips a bit of what its replica says of the records that it had, and starts it again; until the
 /// others say that it differs.
 ///

@@ -9,6 +9,9 @@ use crate::machines::{Machine, Machines};
 use crate::plan::Random;
 use crate::program::Program;
 
+/// How far a clock jumps ahead, and then behind the time, in seconds.
+const JUMP_S: i64 = 7200;
+
 /// One thing that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -24,6 +27,8 @@ pub enum Kind {
     CutOff,
     /// What a machine sends to the others is lost.
     Mute,
+    /// The clock of a daemon jumps ahead, and behind the time in the end.
+    JumpClock,
     /// Two machines do not reach each other, and both reach the third.
     Estrange,
     KillDaemons,
@@ -33,7 +38,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::KillDaemon,
         Self::FreezeDaemon,
         Self::KillServer,
@@ -43,6 +48,7 @@ impl Kind {
         Self::FreezeMachine,
         Self::CutOff,
         Self::Mute,
+        Self::JumpClock,
         Self::Estrange,
         Self::KillDaemons,
         Self::KillServers,
@@ -127,6 +133,7 @@ impl Fault {
                 self.programs(machines).into_iter().for_each(Program::freeze);
             }
             Kind::CutOff => network.cut_off(self.victim),
+            Kind::JumpClock => machines.set_clock(self.victim, JUMP_S),
             Kind::Mute => self.others(machines).for_each(|other| network.lose(self.victim, other)),
             Kind::Estrange => {
                 network.lose(self.victim, self.other);
@@ -142,6 +149,7 @@ impl Fault {
                 self.programs(machines).into_iter().for_each(Program::thaw);
             }
             Kind::CutOff => network.put_back(self.victim),
+            Kind::JumpClock => machines.set_clock(self.victim, -JUMP_S),
             Kind::Mute => self.others(machines).for_each(|other| network.find(self.victim, other)),
             Kind::Estrange => {
                 network.find(self.victim, self.other);
@@ -167,7 +175,7 @@ impl Fault {
                 Kind::KillMachine | Kind::FreezeMachine | Kind::KillAll => {
                     programs.extend(machine.server.iter().chain([&machine.daemon]));
                 }
-                Kind::CutOff | Kind::Mute | Kind::Estrange => {}
+                Kind::CutOff | Kind::Mute | Kind::JumpClock | Kind::Estrange => {}
             }
         }
         programs

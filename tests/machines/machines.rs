@@ -19,7 +19,7 @@ use crate::line::{Line, Stop};
 use crate::log;
 use crate::network::Network;
 use crate::program::Program;
-use crate::support::daemon::command;
+use crate::support::daemon::{binary, command_of};
 use crate::support::tools;
 
 /// Ports on every machine.
@@ -96,7 +96,7 @@ impl Machines {
             });
             let (of, clock) = (home.clone(), folder.to_owned());
             let run = move |life| {
-                let mut command = command(&of);
+                let mut command = command_of(&program_of(life), &of);
                 clock::mislead(&mut command, &clock, at, life);
                 command.args(["serve", "--listen", &format!("127.0.0.1:{DAEMON}")]);
                 command
@@ -148,7 +148,8 @@ impl Machines {
 
     /// Runs a command of the daemon's on a machine: exit code, what it wrote, and what it said about it.
     pub async fn run(&self, machine: usize, arguments: &[&str]) -> (Option<i32>, String, String) {
-        let mut command = tokio::process::Command::from(command(&self.machines[machine].home));
+        let mut command =
+            tokio::process::Command::from(command_of(&program_of(1), &self.machines[machine].home));
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let running = self.network.of(machine).within(|| command.spawn()).unwrap();
         let ended = running.wait_with_output().await.unwrap();
@@ -189,6 +190,12 @@ impl Machines {
     pub fn log(&self) -> Result<Vec<log::Line>, String> {
         let (machine, server) = (self.network.of(0), format!("nats://127.0.0.1:{NATS}"));
         std::thread::scope(|scope| scope.spawn(|| machine.within(|| log::read(&server))).join().unwrap())
+    }
+
+    /// Sets the clock of a machine's daemon, so many seconds ahead of the time.
+    pub fn set_clock(&self, machine: usize, ahead_s: i64) {
+        let folder = self.machines[machine].home.parent().expect("the folder of the trial");
+        clock::set(folder, machine, ahead_s);
     }
 
     /// Whether a daemon says that it is ready.
@@ -354,6 +361,12 @@ impl Machines {
         };
         timeout(ANSWER_MAX, get).await.ok()?
     }
+}
+
+/// The program of a life of a daemon's.
+fn program_of(life: u32) -> PathBuf {
+    let old = std::env::var_os("CLAWMUX_CLUSTER_OLD_BIN").filter(|_| life == 1);
+    old.map_or_else(binary, PathBuf::from)
 }
 
 fn server_config(machine: usize, count: usize, store: &Path) -> String {

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use crate::audit::{self, Counts};
 use crate::company::Company;
+use crate::disk::Disk;
 use crate::findings::Findings;
 use crate::follower::follow;
 use crate::log;
@@ -37,6 +38,8 @@ pub struct Size {
     /// One cluster; else each daemon is on its own.
     pub is_cluster: bool,
     pub sessions: usize,
+    /// The machine that has a small disk.
+    pub small_disk: Option<usize>,
 }
 
 /// A trial under way.
@@ -44,6 +47,7 @@ pub struct Trial {
     pub size: Size,
     pub machines: Rc<Machines>,
     pub company: Rc<Company>,
+    pub small_disk: Option<Disk>,
     model: Rc<Model>,
     speakers: Vec<JoinHandle<Option<()>>>,
     followers: Vec<(usize, JoinHandle<Option<Telling>>)>,
@@ -89,6 +93,7 @@ impl Trial {
     fn new(folder: &TempDir, size: Size, findings: Rc<Findings>) -> Self {
         let config = tool::config("UPSTREAM");
         let network = Network::new(size.machines);
+        let small_disk = size.small_disk.map(|machine| Disk::mount(folder.path(), machine));
         let machines = Machines::new(folder.path(), network, size.is_cluster, &config, findings.clone());
         let machines = Rc::new(machines);
         let model = Rc::new(Model::new(size.seed, true));
@@ -98,7 +103,7 @@ impl Trial {
             model.clone().listen_on(machines.model_listener(machine), move |why| findings.wrong(why));
         }
         let company = Company::new(size.seed, size.sessions, machines.clone(), findings.clone());
-        Self { size, machines, company, model, speakers: Vec::new(), followers: Vec::new() }
+        Self { size, machines, company, small_disk, model, speakers: Vec::new(), followers: Vec::new() }
     }
 
     /// Has clients speak in all sessions, and follow some; until each has had an answer.

@@ -285,7 +285,12 @@ pub fn binary() -> PathBuf {
 
 /// `clawmux` with this home, and an environment without anybody's keys.
 pub fn command(home: &Path) -> Command {
-    let mut command = Command::new(binary());
+    command_of(&binary(), home)
+}
+
+/// The same of this program.
+pub fn command_of(program: &Path, home: &Path) -> Command {
+    let mut command = Command::new(program);
     command.env_clear().env("HOME", home).env("PATH", std::env::var_os("PATH").unwrap_or_default());
     bounded(command.arg("--home").arg(home).stdin(Stdio::null()));
     command
