@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use futures::StreamExt as _;
@@ -11,7 +11,6 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::{Cluster, PATIENCE, fresh_name, has, prompt};
 use crate::figures::{Figure, percentile};
-use crate::load::clock_us;
 use crate::load::dialect::Dialect;
 use crate::load::model::Model;
 use crate::load::poll::Poll;
@@ -90,7 +89,8 @@ fn looked(store: PathBuf, is_over: &AtomicBool) -> Places {
         let applied: i64 = look.query_row([], |row| row.get(0)).expect("a row");
         let applied = applied.cast_unsigned();
         if places.last().is_none_or(|(last, _)| *last != applied) {
-            places.push((applied, clock_us()));
+            let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+            places.push((applied, u64::try_from(since_1970.as_micros()).expect("before year 500,000")));
         }
         std::thread::sleep(LOOK);
     }
