@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::bus::nats::Server;
 use crate::cluster::{begun, server};
 use crate::support::client::Client;
-use crate::support::daemon::{Daemon, command, output};
+use crate::support::daemon::{Daemon, command, home, output};
 use crate::support::eventually;
 use crate::support::tools::needs;
 
@@ -102,4 +102,17 @@ fn a_store_that_the_log_contradicts_begins_no_new_log_unless_that_is_wanted() {
     refused(&home, &forced, 2, "The log contradicts this store: ");
     let rebuilt = json(&home, &[&forced[..], &["--yes", "--json"]].concat());
     assert_eq!(rebuilt["lost_records"], applied - applied / 2);
+}
+
+#[test]
+fn a_monitoring_port_that_is_silent_is_told_where_a_cluster_begins() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let two = config.replace("monitor = [", "monitor = [\"http://127.0.0.1:9\", ");
+    let home = home();
+    fs::write(home.path().join("gateway.toml"), two).unwrap();
+    let (status, told, said) = run(home.path(), &["cluster", "init"]);
+    assert!(status == 0 && told.contains("begins with the store of this home"), "{status} {told}{said}");
+    let words = ["warning: it is not known of all NATS servers whether they sync", "http://127.0.0.1:9: "];
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clawmux_actors::cluster::beginning::{self, Begun, Loss, Step};
 use clawmux_actors::cluster::contradiction::{self, Verdict};
-use clawmux_actors::cluster::engine::{EngineSettings, Site};
+use clawmux_actors::cluster::engine::{EngineSettings, Site, Unusable};
 use clawmux_core::config;
 use clawmux_core::error::Error;
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use crate::operator::amount::{counted, file_size, grouped};
 use crate::operator::{alone, print};
 use crate::question;
 use crate::settings::Settings;
+use crate::terminal::tell;
 
 /// Runs `cluster init`.
 ///
@@ -79,8 +80,8 @@ pub(super) fn rebuild(
         question::agree(&what, "Rebuild the cluster?", option, "nothing was changed")?;
     }
     let begun = system.block_on(async {
-        // The answer may have taken long.
-        let site = connect(cluster).await?;
+        // The answer may have taken long. What is not known of the servers was told.
+        let site = Site::connect(&EngineSettings::from(cluster)).await.map_err(unusable)?;
         Ok::<_, Failure>(
             beginning::rebuild(&site, store, &loss, &mut |step| shows(&mut progress, &step)).await?,
         )
@@ -104,12 +105,23 @@ pub(super) fn rebuild(
     Ok(())
 }
 
-/// Reaches the servers.
+/// Reaches the servers. Where one does not say whether it syncs, that is told.
 ///
 /// # Errors
 /// Status 1 where they can't be used.
 pub(super) async fn connect(cluster: &config::Cluster) -> Result<Site, Failure> {
-    Site::connect(&EngineSettings::from(cluster)).await.map_err(|unusable| Failure::new(FAILED, unusable.why))
+    let site = Site::reach(&EngineSettings::from(cluster)).await.map_err(unusable)?;
+    if let Some(silent) = site.syncs().await.map_err(unusable)? {
+        tell(&format!(
+            "warning: it is not known of all NATS servers whether they sync what they acknowledge: {silent}. See to these \
+             servers, or to cluster.monitor"
+        ));
+    }
+    Ok(site)
+}
+
+fn unusable(unusable: Unusable) -> Failure {
+    Failure::new(FAILED, unusable.why)
 }
 
 fn told(begun: &Begun, settings: &Settings, cluster: &config::Cluster) -> Value {
