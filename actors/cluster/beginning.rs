@@ -328,14 +328,23 @@ async fn give_up(site: &Site, planned: &Planned) {
 /// # Errors
 /// `Conflict` where it is of none, or where a daemon has it open.
 pub(super) async fn replica(path: &Path) -> Result<Replica, Error> {
-    let path = path.to_owned();
-    match blocking(move || membership::held(&path)).await? {
+    let of_store = path.to_owned();
+    match blocking(move || membership::held(&of_store)).await? {
         Held::Replica(replica) => Ok(replica),
+        Held::Nothing if is_empty(path) => Err(ErrorCode::Conflict.error(format!(
+            "there is no store at {0}, or its file is empty. Start the daemon, which takes its store from the log of the \
+             cluster; or put a copy of clawmux backup in its place",
+            path.display()
+        ))),
         Held::Own(_) | Held::Nothing => Err(ErrorCode::Conflict.error(
             "the store of this home is of no cluster: run it on a node of the cluster, or begin one with `clawmux \
              cluster init`",
         )),
     }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.metadata().map_or(true, |meta| meta.len() == 0)
 }
 
 pub(super) async fn blocking<T: Send + 'static>(
