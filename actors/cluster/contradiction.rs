@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use clawmux_core::cluster::base::{Left, Manifest};
 use clawmux_core::cluster::stamp::Sequence;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::Error;
 use clawmux_core::replica::digest::{Digest, chained};
 use futures::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
-use super::beginning::{error, replica};
-use super::engine::{Engine, Site};
+use super::beginning::{error, no_log, replica};
+use super::engine::{Engine, Site, Unusable};
 
 /// How long the log is tried to be read that can't be, without a record that comes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ pub async fn look(site: &Site, path: &Path, told: &mut dyn FnMut(u64, u64)) -> R
         Err(unusable) if unusable.is_refused => return Ok(Verdict::Silent(unusable.why)),
         Err(unusable) => return Err(error(unusable)),
     };
-    let extent = engine.extent().await.map_err(|why| ErrorCode::Unavailable.error(why))?;
+    let extent = engine.extent().await.map_err(no_log)?;
     let (first, last) = (extent.first.0, extent.last.0);
     if ours.applied > last {
         return Ok(Verdict::Contradicts(format!(
@@ -120,7 +120,7 @@ async fn chain(
         if reached.position > before {
             since = Instant::now();
         } else if since.elapsed() >= PATIENCE {
-            return Err(ErrorCode::Unavailable.error(why));
+            return Err(error(Unusable::away(why)));
         }
         sleep(PAUSE).await;
     }

@@ -230,5 +230,5 @@ fn what_can_not_be_verified_is_refused_with_the_reason() {
     put_back();
     is_refused(&home, 1, "is of generation 1 of the cluster, and the servers have 2");
     server.kill();
-    is_refused(&home, 1, "can't be reached");
+    is_refused(&home, 1, "can't be reached: nothing listens there. See to the NATS servers and the network");
 }

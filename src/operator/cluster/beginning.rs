@@ -121,7 +121,7 @@ pub(super) async fn connect(cluster: &config::Cluster) -> Result<Site, Failure> 
 }
 
 fn unusable(unusable: Unusable) -> Failure {
-    Failure::new(FAILED, unusable.why)
+    Failure::new(FAILED, unusable.with_advice())
 }
 
 fn told(begun: &Begun, settings: &Settings, cluster: &config::Cluster) -> Value {
