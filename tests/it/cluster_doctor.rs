@@ -143,7 +143,7 @@ fn a_damaged_store_of_a_node_is_to_be_taken_from_the_log() {
         verify("its table `meta` is damaged");
     }
     fs::write(&store, &kept[..kept.len() / 2]).unwrap();
-    finds("damaged");
+    finds("database disk image is malformed");
     fs::write(&store, "").unwrap();
     verify("or its file is empty. Start the daemon, which takes its store from the log");
 }
