@@ -115,7 +115,7 @@ impl Inspection<'_> {
                 let wal = self.beside("-wal");
                 if wal.metadata().is_ok_and(|meta| meta.len() > 0) {
                     let advice = match self.is_in_log {
-                        true => self.from_the_log(),
+                        true => self.taken_from_log(),
                         false => "put the store it belongs to back, or a copy of it and move this one away"
                             .to_owned(),
                     };
@@ -501,7 +501,7 @@ impl Inspection<'_> {
         self.damaged = true;
         let path = self.path.display();
         let advice = match self.is_in_log {
-            true => self.from_the_log(),
+            true => self.taken_from_log(),
             false => format!(
                 "stop the daemon and keep {path} and {path}-wal; put a copy of clawmux backup in their place; or save \
                  what can be read: sqlite3 {path} .recover | sqlite3 NEW, and put NEW in their place once clawmux doctor finds the sessions in it; or move them away to start anew"
@@ -511,7 +511,7 @@ impl Inspection<'_> {
     }
 
     /// What to do on a node of a cluster.
-    fn from_the_log(&self) -> String {
+    fn taken_from_log(&self) -> String {
         let path = self.path.display();
         format!(
             "stop the daemon, move {path}* away, and start it: it takes the store from the log of the cluster. Keep what \
