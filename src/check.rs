@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clawmux_actors::configuration::Layers;
-use clawmux_core::config::{self, Complaint, Config, Examined, Origin, url_of_variable};
+use clawmux_core::config::{self, Cluster, Complaint, Config, Durability, Examined, Origin, url_of_variable};
 use clawmux_core::provider::model::ModelRef;
 use serde_json::{Value, json};
 
@@ -116,6 +116,9 @@ fn summary(layers: &Layers, files: &[PathBuf], config: &Config) -> String {
         let models: Vec<String> = agent.models.iter().map(shown).collect();
         lines.push(format!("agent   {}: {}", agent.id, models.join(", then ")));
     }
+    if let Some(cluster) = &config.cluster {
+        lines.push(format!("cluster {}", described(cluster)));
+    }
     for (name, provider) in &config.providers {
         let variable = provider.kind.preset().url_variable;
         let said = layers.env.iter().find(|(known, _)| known == variable);
@@ -125,4 +128,20 @@ fn summary(layers: &Layers, files: &[PathBuf], config: &Config) -> String {
         }
     }
     lines.join("\n")
+}
+
+/// Such as `clawmux, as node n1: 3 replicas on nats://n1:4222, nats://n2:4222; acknowledged once synced`.
+fn described(cluster: &Cluster) -> String {
+    let replicas = match cluster.replicas {
+        1 => "1 replica".to_owned(),
+        count => format!("{count} replicas"),
+    };
+    let durability = match cluster.durability {
+        Durability::Required => {
+            format!("acknowledged once synced, which is asked of {}", cluster.monitor.join(", "))
+        }
+        Durability::Unchecked => "whether that syncs is not looked at".to_owned(),
+    };
+    let (name, node, servers) = (&cluster.name, &cluster.node, cluster.servers.join(", "));
+    format!("{name}, as node {node}: {replicas} on {servers}; {durability}")
 }

@@ -103,7 +103,7 @@ pub async fn settle(engine: &Engine, path: &Path) -> Result<Settled, Error> {
         let path = path.to_owned();
         blocking(move || membership::tidy(&path).and_then(|()| membership::held(&path))).await?
     };
-    let extent = engine.extent().await.map_err(|why| ErrorCode::Unavailable.error(why))?;
+    let extent = engine.extent().await.map_err(no_log)?;
     let reach = Reach { first: extent.first.0, last: extent.last.0 };
     let way = way(&held, base, reach).map_err(|why| ErrorCode::Conflict.error(why))?;
     if way == Way::Follow {
@@ -210,7 +210,9 @@ pub async fn look_at_loss(site: &Site, path: &Path) -> Result<Loss, Error> {
     }
     let theirs = base.map(|base| base.generation);
     let heard = site.who_is_there(theirs.unwrap_or(replica.at.generation), HEARD_WITHIN).await;
-    let heard = heard.map_err(|why| ErrorCode::Unavailable.error(why))?;
+    let heard = heard.map_err(|why| {
+        error(Unusable::away(format!("whether daemons of the cluster run can't be heard: {why}")))
+    })?;
     if !heard.is_empty() {
         let names: Vec<&str> = heard.iter().map(|node| node.as_str()).collect();
         return Err(ErrorCode::Conflict.error(format!(
@@ -328,14 +330,23 @@ async fn give_up(site: &Site, planned: &Planned) {
 /// # Errors
 /// `Conflict` where it is of none, or where a daemon has it open.
 pub(super) async fn replica(path: &Path) -> Result<Replica, Error> {
-    let path = path.to_owned();
-    match blocking(move || membership::held(&path)).await? {
+    let of_store = path.to_owned();
+    match blocking(move || membership::held(&of_store)).await? {
         Held::Replica(replica) => Ok(replica),
+        Held::Nothing if is_empty(path) => Err(ErrorCode::Conflict.error(format!(
+            "there is no store at {0}, or its file is empty. Start the daemon, which takes its store from the log of the \
+             cluster; or put a copy of clawmux backup in its place",
+            path.display()
+        ))),
         Held::Own(_) | Held::Nothing => Err(ErrorCode::Conflict.error(
             "the store of this home is of no cluster: run it on a node of the cluster, or begin one with `clawmux \
              cluster init`",
         )),
     }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.metadata().map_or(true, |meta| meta.len() == 0)
 }
 
 pub(super) async fn blocking<T: Send + 'static>(
@@ -345,7 +356,12 @@ pub(super) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(failed)?
 }
 
+/// That the log can't be asked.
+pub(super) fn no_log(why: String) -> Error {
+    error(Unusable::away(format!("the log of the cluster can't be asked: {why}")))
+}
+
 pub(super) fn error(unusable: Unusable) -> Error {
-    let Unusable { why, is_refused } = unusable;
-    if is_refused { ErrorCode::Conflict.error(why) } else { ErrorCode::Unavailable.error(why) }
+    let code = if unusable.is_refused { ErrorCode::Conflict } else { ErrorCode::Unavailable };
+    code.error(unusable.with_advice())
 }

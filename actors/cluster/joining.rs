@@ -55,7 +55,7 @@ async fn open_on(arbiter: &ArbiterHandle, config: &config::Cluster, path: PathBu
     let settings = EngineSettings::from(config);
     let unusable = |why: &str| format!("can't join the cluster {:?}: {why}", config.name);
     let reached = on(arbiter, async move { reach(&settings).await }).await?;
-    let engine = reached.map_err(|error| ErrorCode::Unavailable.error(unusable(&error.why)))?;
+    let engine = reached.map_err(|error| ErrorCode::Unavailable.error(unusable(&error.with_advice())))?;
     let (settled, is_there) = futures::join!(settle(&engine, &path), engine.is_there(&config.node));
     settled.map_err(|error| Error { message: unusable(&error.message), ..error })?;
     if is_there.map_err(|why| ErrorCode::Unavailable.error(unusable(&why)))? {

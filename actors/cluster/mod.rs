@@ -15,6 +15,7 @@
 //! |---|---|
 //! | [`engine`] | everything that is asked of JetStream |
 //! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
+//! | [`contradiction`] | whether the log contradicts a store that another log is to begin with |
 //! | [`verifying`] | whether a store is what its log says, before a daemon runs |
 //! | `joining` | how a daemon comes to take part |
 //! | `status` | how it is, and whether anything can be written |
@@ -35,6 +36,7 @@
 //! has to be there.
 
 pub mod beginning;
+pub mod contradiction;
 pub mod engine;
 mod files;
 pub(crate) mod joining;

@@ -22,8 +22,8 @@ use clawmux_core::error::{Error, ErrorCode};
 use futures::StreamExt as _;
 use tokio::time::{sleep, timeout};
 
-use super::beginning::{blocking, error, replica};
-use super::engine::{Engine, Site};
+use super::beginning::{blocking, error, no_log, replica};
+use super::engine::{Engine, Site, Unusable};
 use super::large::{Reads, completed};
 use super::{Followed, NotFed, REPLAYS_MAX, applied};
 use crate::store::tables::Compared;
@@ -117,7 +117,7 @@ pub async fn verify(site: &Site, path: &Path, told: &mut dyn FnMut(Stage)) -> Re
 
 /// Whether the log has all that the store has.
 async fn can_be_compared(engine: &Engine, replica: &Replica, base: &Manifest) -> Result<(), Error> {
-    let extent = engine.extent().await.map_err(|why| ErrorCode::Unavailable.error(why))?;
+    let extent = engine.extent().await.map_err(no_log)?;
     let reach = Reach { first: extent.first.0, last: extent.last.0 };
     let conflict = |why: String| ErrorCode::Conflict.error(why);
     let (held, ours) = (Held::Replica(replica.clone()), replica.at.generation);
@@ -183,7 +183,7 @@ impl Reached {
                         "the store that is made anew can't apply the record after {}: {why}",
                         self.position
                     );
-                    return Err(ErrorCode::Unavailable.error(why));
+                    return Err(error(Unusable::away(why)));
                 }
             };
             if self.position > before {

@@ -93,6 +93,16 @@ impl<'a> From<&'a Bus> for Access<'a> {
 }
 
 impl Unusable {
+    /// Why, with what to do: who has something to do is told what in the reason.
+    pub fn with_advice(self) -> String {
+        let Self { why, is_refused } = self;
+        if is_refused {
+            why
+        } else {
+            format!("{why}. See to the NATS servers and the network, and try again")
+        }
+    }
+
     /// For the moment.
     pub(crate) fn away(why: impl Into<String>) -> Self {
         Self { why: why.into(), is_refused: false }
@@ -129,7 +139,7 @@ pub(crate) async fn reach(access: &Access<'_>, name: String) -> Result<Nats, Unu
         Err(_) => {
             let within = (CONNECT_MAX * 2).as_secs();
             return Err(Unusable::away(format!(
-                "{}: no answer within {within} s",
+                "{} can't be reached: no answer came within {within} s",
                 access.servers.join(", ")
             )));
         }
@@ -155,7 +165,11 @@ pub(crate) async fn reach(access: &Access<'_>, name: String) -> Result<Nats, Unu
                 "the NATS server has no JetStream for this account: start nats-server with -js, or enable it there; \
                  where it is one of several, it may be that most of the others are away",
             ),
-            _ => Unusable::away(format!("JetStream does not answer: {}", one_line(&error))),
+            _ => Unusable::away(format!(
+                "JetStream of the NATS server {} does not say how it is: {}",
+                client.server_info().server_name,
+                one_line(&error)
+            )),
         });
     }
     Ok(Nats { client, jetstream: context, link })
@@ -164,7 +178,7 @@ pub(crate) async fn reach(access: &Access<'_>, name: String) -> Result<Nats, Unu
 /// Why no server lets us in, and what to do.
 fn unreached(access: &Access<'_>, error: &async_nats::ConnectError) -> Unusable {
     use async_nats::ConnectErrorKind as Kind;
-    let (section, servers, said) = (access.section, access.servers.join(", "), one_line(error));
+    let (section, servers, said) = (access.section, access.servers.join(", "), chain_of(error));
     let is_of_tls =
         ["UnknownIssuer", "certificate", "InvalidContentType", "TLS"].iter().any(|word| said.contains(word));
     match error.kind() {
@@ -180,12 +194,40 @@ fn unreached(access: &Access<'_>, error: &async_nats::ConnectError) -> Unusable 
             "{servers}: no TLS connection: {said}; see to ca_file and client_cert_file of [{section}], and \
              whether the server speaks TLS (tls://) or not (nats://)"
         )),
-        _ => Unusable::away(format!("{servers} can't be reached: {said}")),
+        _ => Unusable::away(format!("{servers} can't be reached: {}", one_line(error))),
+    }
+}
+
+/// What the client's errors say where it can be said in plain words.
+const WORDS: [(&str, &str); 9] = [
+    ("timed out", NO_ANSWER),
+    ("deadline has elapsed", NO_ANSWER),
+    ("didn't receive ack in time", NO_ANSWER),
+    ("no responders", NOBODY),
+    ("JetStream resource does not exist", NOBODY),
+    ("Connection refused", "nothing listens there"),
+    ("failed to lookup address", "there is no host of this name"),
+    ("Connection reset", "the connection was lost"),
+    ("Broken pipe", "the connection was lost"),
+];
+
+/// That a server says nothing.
+pub(crate) const NO_ANSWER: &str = "no answer came in time";
+
+/// That no server is there for it, or none that leads.
+const NOBODY: &str = "no NATS server answers for it";
+
+/// Why something failed, in one line: in plain words, or else in those of the client or the server.
+pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+    let said = chain_of(error);
+    match WORDS.iter().find(|(theirs, _)| said.contains(theirs)) {
+        Some((_, ours)) => (*ours).to_owned(),
+        None => said,
     }
 }
 
 /// An error in one line, with what it comes from.
-pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+fn chain_of(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -271,5 +313,36 @@ impl Nats {
     /// The largest payload that the server takes, with its headers.
     pub(crate) fn payload_max(&self) -> usize {
         self.client.max_payload()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use async_nats::jetstream::context::{GetStreamError, GetStreamErrorKind};
+    use async_nats::{ConnectError, ConnectErrorKind, RequestError, RequestErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn what_the_client_says_is_told_in_plain_words() {
+        let asked = |kind| {
+            let why = RequestError::new(kind);
+            one_line(&GetStreamError::with_source(GetStreamErrorKind::Request, why))
+        };
+        assert_eq!(asked(RequestErrorKind::TimedOut), NO_ANSWER);
+        assert_eq!(asked(RequestErrorKind::NoResponders), NOBODY);
+        assert_eq!(asked(RequestErrorKind::MaxPayloadExceeded), "request error: max payload size exceeded");
+        let io = Error::from_raw_os_error(libc::ECONNREFUSED);
+        assert_eq!(io.kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(one_line(&ConnectError::with_source(ConnectErrorKind::Io, io)), "nothing listens there");
+    }
+
+    #[test]
+    fn what_passes_is_told_with_what_to_do() {
+        let why = Unusable::away("nats://a can't be reached: nothing listens there").with_advice();
+        assert!(why.ends_with("there. See to the NATS servers and the network, and try again"), "{why}");
+        assert_eq!(Unusable::refused("update it").with_advice(), "update it");
     }
 }

@@ -7,7 +7,7 @@ use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType, Stream};
 use clawmux_core::bus::subject::{DEAD_PREFIX, PREFIX};
 
-use super::{Nats, Unusable, one_line};
+use super::{NO_ANSWER, Nats, Unusable, one_line};
 
 /// The name of the consumer.
 pub(crate) const CONSUMER: &str = "clawmux";
@@ -102,7 +102,7 @@ async fn one(nats: &Nats, wanted: Config, create: bool) -> Result<Stream, Unusab
                 let why = one_line(&error);
                 // Another stream has its subjects, or it is not allowed to: somebody has to look.
                 Unusable {
-                    is_refused: !why.contains("timed out"),
+                    is_refused: why != NO_ANSWER,
                     why: match why.contains("overlap") {
                         true => format!(
                             "the stream {name} can't be made, since another one has its subjects: name that in bus.streams, \

@@ -17,6 +17,7 @@ use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;
 
 use super::files::{BUSY, look};
+use super::membership::{damage_of_meta, replica};
 use super::schema::{self, FORMAT, Kind};
 
 /// Less free space than this is an error: the next writes may fail.
@@ -55,8 +56,17 @@ pub struct Finding {
 /// Looks at the log at `path`, in order of importance to one who wants it to open. Blocks: it reads
 /// all of it, for at most about `within`.
 pub fn inspect(path: &Path, within: Duration) -> Vec<Finding> {
+    inspect_as(path, within, false)
+}
+
+/// The same for the store of a cluster's node: what it has lost the log of the cluster has.
+pub fn inspect_in_cluster(path: &Path, within: Duration) -> Vec<Finding> {
+    inspect_as(path, within, true)
+}
+
+fn inspect_as(path: &Path, within: Duration, is_in_log: bool) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
-    let mut inspection = Inspection { path, within, found: &mut found, damaged: false };
+    let mut inspection = Inspection { path, within, is_in_log, found: &mut found, damaged: false };
     if inspection.files() {
         inspection.lock();
         inspection.space();
@@ -89,6 +99,8 @@ impl Findings {
 struct Inspection<'a> {
     path: &'a Path,
     within: Duration,
+    /// Whether the log of a cluster has what the store has.
+    is_in_log: bool,
     found: &'a mut Findings,
     damaged: bool,
 }
@@ -102,10 +114,13 @@ impl Inspection<'_> {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let wal = self.beside("-wal");
                 if wal.metadata().is_ok_and(|meta| meta.len() > 0) {
-                    self.found.error(
-                        format!("there is no store at {path}, but {} is there", wal.display()),
-                        "put the store it belongs to back, or a copy of it and move this one away",
-                    );
+                    let advice = match self.is_in_log {
+                        true => self.taken_from_log(),
+                        false => "put the store it belongs to back, or a copy of it and move this one away"
+                            .to_owned(),
+                    };
+                    let what = format!("there is no store at {path}, but {} is there", wal.display());
+                    self.found.error(what, advice);
                 } else {
                     self.found.fine(format!("there is no store at {path} yet: clawmux serve makes it"));
                 }
@@ -227,7 +242,10 @@ impl Inspection<'_> {
                     "{} is no write-ahead log: it is passed over, what was only in it is lost",
                     path.display()
                 ),
-                "if the last messages are missing, stop the daemon and put a copy of the store in its place",
+                match self.is_in_log {
+                    true => "the daemon takes that from the log of the cluster when it starts",
+                    false => "if the last messages are missing, stop the daemon and put a copy of the store in its place",
+                },
             );
         }
     }
@@ -415,9 +433,17 @@ impl Inspection<'_> {
         Ok(())
     }
 
-    /// What the daemon can't start without: the keys of sessions with work, and the text of steps
+    /// What the daemon can't start without: of which cluster it is and how far, the keys of sessions with work, and the text of steps
     /// that stream.
     fn what_a_start_reads(&mut self, db: &Connection) -> rusqlite::Result<()> {
+        if schema::kind(db).is_ok_and(|kind| kind == Kind::Log(FORMAT))
+            && let Err(error) = replica(db)
+        {
+            match damage_of_meta(&error) {
+                Some(damage) => self.damage(damage),
+                None => return Err(error),
+            }
+        }
         let mut statement = db.prepare(
             "SELECT s.key FROM runs r INDEXED BY runs_unfinished JOIN sessions s ON s.id = r.session
              WHERE r.ended IS NULL",
@@ -474,13 +500,24 @@ impl Inspection<'_> {
     fn damage(&mut self, what: String) {
         self.damaged = true;
         let path = self.path.display();
-        self.found.error(
-            what,
-            format!(
+        let advice = match self.is_in_log {
+            true => self.taken_from_log(),
+            false => format!(
                 "stop the daemon and keep {path} and {path}-wal; put a copy of clawmux backup in their place; or save \
                  what can be read: sqlite3 {path} .recover | sqlite3 NEW, and put NEW in their place once clawmux doctor finds the sessions in it; or move them away to start anew"
             ),
-        );
+        };
+        self.found.error(what, advice);
+    }
+
+    /// What to do on a node of a cluster.
+    fn taken_from_log(&self) -> String {
+        let path = self.path.display();
+        format!(
+            "stop the daemon, move {path}* away, and start it: it takes the store from the log of the cluster. Keep what \
+             was moved away until that is done; only where the servers have lost the log and no other node has it, put a \
+             copy of clawmux backup in its place"
+        )
     }
 
     fn beside(&self, end: &str) -> PathBuf {

@@ -20,10 +20,11 @@ use std::sync::Arc;
 use clawmux_core::cluster::base::{ClusterId, Held, Left, Manifest, Replica, begun};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::replica::digest::{Digest, NONE};
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::columns::{Columns as _, integer};
-use super::failure::sql;
+use super::failure::{is_unreadable, sql};
 use super::figures::Figures;
 use super::files::{BUSY, Files, look};
 use super::holdings::Holdings;
@@ -156,7 +157,7 @@ fn held_within(path: &Path) -> Result<Held, Error> {
         let what = missed(&db)?;
         Ok(if what.is_empty() { Held::Nothing } else { Held::Own(what) })
     };
-    held().map_err(|error| about(path, sql(&error)))
+    held().map_err(|error| about(path, of_meta(&error)))
 }
 
 /// What somebody would miss, in words.
@@ -178,14 +179,43 @@ fn missed(db: &Connection) -> rusqlite::Result<Vec<String>> {
     Ok(missed)
 }
 
+/// The error of reading of which cluster a store is.
+fn of_meta(error: &rusqlite::Error) -> Error {
+    match damage_of_meta(error) {
+        Some(damage) => ErrorCode::Internal.error(format!("{damage}: clawmux doctor says what to do")),
+        None => sql(error),
+    }
+}
+
+/// What is wrong with the tables that say of which cluster a store is, where they are there to be read.
+pub(super) fn damage_of_meta(error: &rusqlite::Error) -> Option<String> {
+    let why = match error {
+        rusqlite::Error::QueryReturnedNoRows => "it is empty".to_owned(),
+        error if is_unreadable(error) => "a value of it can't be read".to_owned(),
+        rusqlite::Error::SqliteFailure(_, Some(said)) | rusqlite::Error::SqlInputError { msg: said, .. }
+            if said.starts_with("no such") =>
+        {
+            said.clone()
+        }
+        _ => return None,
+    };
+    Some(format!(
+        "the store does not say of which cluster it is and how far it has come: its table `meta` is damaged, {why}"
+    ))
+}
+
 /// Of which cluster a store of the present format is, and how far; none where it is of none.
-fn replica(db: &Connection) -> rusqlite::Result<Option<Replica>> {
+pub(super) fn replica(db: &Connection) -> rusqlite::Result<Option<Replica>> {
     let meta = db.query_row("SELECT cluster, generation, applied, digest FROM meta", [], |row| {
         let at = Left { generation: row.number(1)?, applied: row.number(2)?, digest: row.get(3)? };
         Ok((row.get::<_, String>(0)?, at))
     });
     let (cluster, at) = meta?;
-    let Some(cluster) = ClusterId::parse(&cluster) else { return Ok(None) };
+    if cluster.is_empty() {
+        return Ok(None);
+    }
+    let no_id = || rusqlite::Error::FromSqlConversionFailure(0, Type::Text, "no id of a cluster".into());
+    let cluster = ClusterId::parse(&cluster).ok_or_else(no_id)?;
     let mut left = db.prepare("SELECT generation, applied, digest FROM generations ORDER BY generation")?;
     let left = left.query_map([], |row| {
         Ok(Left { generation: row.number(0)?, applied: row.number(1)?, digest: row.get(2)? })
@@ -199,7 +229,7 @@ fn replica(db: &Connection) -> rusqlite::Result<Option<Replica>> {
 /// # Errors
 /// `Conflict` where it is a cluster's.
 pub(super) fn goes_alone(db: &Connection) -> Result<(), Error> {
-    match replica(db).map_err(|error| sql(&error))? {
+    match replica(db).map_err(|error| of_meta(&error))? {
         None => Ok(()),
         Some(Replica { cluster, .. }) => Err(ErrorCode::Conflict.error(format!(
             "it is of the cluster {cluster}, and no [cluster] is configured: configure it, or run `clawmux cluster \

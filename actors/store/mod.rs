@@ -97,7 +97,7 @@ pub(crate) use elsewhere::{until_read, watch};
 pub(crate) use figures::Figures;
 pub use health::Health;
 pub use holdings::{Coming, Holdings};
-pub use inspect::{Finding, Severity, inspect};
+pub use inspect::{Finding, Severity, inspect, inspect_in_cluster};
 pub use jobs::{KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use journal::{Counted, Submission, Submitted};
 pub use kept_files::{FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};

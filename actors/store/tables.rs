@@ -194,14 +194,41 @@ impl Compared {
 pub struct Differing {
     /// What it is called.
     pub table: String,
-    /// In how many rows, which are missing, too many or other ones.
-    pub rows: u64,
-    /// The columns of rows that are other ones.
+    /// Rows that both have, and that are other ones.
+    pub other: Rows,
+    /// The columns that these differ in.
     pub columns: BTreeSet<String>,
-    /// The first of the rows, by its key; none where that says what clients said, or would be a secret.
-    pub example: Option<String>,
+    /// Rows that only the store has that is right.
+    pub missing: Rows,
+    /// Rows that it does not have.
+    pub beyond: Rows,
     /// Why it could not be read to its end, where it could not.
     pub unread: Option<String>,
+}
+
+impl Differing {
+    /// How many rows that are in all.
+    pub fn rows(&self) -> u64 {
+        self.other.count + self.missing.count + self.beyond.count
+    }
+}
+
+/// Rows that are not as they should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// How many.
+    pub count: u64,
+    /// The first that can be told, by its key; none where that says what clients said, or would be a secret.
+    pub example: Option<String>,
+}
+
+impl Rows {
+    fn add(&mut self, example: impl FnOnce() -> Option<String>) {
+        self.count += 1;
+        if self.example.is_none() {
+            self.example = example();
+        }
+    }
 }
 
 /// Compares a store with one that is right. `told` hears how many rows were compared.
@@ -223,7 +250,7 @@ pub fn compare(
     for table in shared(theirs)? {
         let differing = compare_table(&table, (ours, theirs), &mut compared.rows, told)?;
         compared.tables += 1;
-        if differing.rows > 0 || differing.unread.is_some() {
+        if differing.rows() > 0 || differing.unread.is_some() {
             compared.differing.push(differing);
         }
     }
@@ -268,26 +295,36 @@ fn compare_table(
             (Some(ours), Some(theirs)) => table.order(ours, theirs)?,
         };
         (next_of_left, next_of_right) = (order != Ordering::Greater, order != Ordering::Less);
-        if let (Ordering::Equal, Some(ours), Some(theirs)) = (order, left.get(), right.get()) {
-            let mut is_other = false;
-            for (nth, column) in table.columns.iter().enumerate() {
-                if ours.get_ref(nth)? != theirs.get_ref(nth)? {
-                    is_other = true;
-                    if !differing.columns.contains(column) {
-                        differing.columns.insert(column.clone());
-                    }
+        let (row, rows) = match (order, left.get(), right.get()) {
+            (Ordering::Equal, Some(ours), Some(right)) => {
+                if !columns_differ(table, (ours, right), &mut differing.columns)? {
+                    continue;
                 }
+                (Some(right), &mut differing.other)
             }
-            if !is_other {
-                continue;
+            (Ordering::Less, ours, _) => (ours, &mut differing.beyond),
+            (_, _, right) => (right, &mut differing.missing),
+        };
+        rows.add(|| row.and_then(|row| table.example(row, next_of_right, theirs)));
+    }
+}
+
+/// Adds the columns that two rows of one key differ in; says whether there are any.
+fn columns_differ(
+    table: &SharedTable,
+    (ours, right): (&Row<'_>, &Row<'_>),
+    columns: &mut BTreeSet<String>,
+) -> rusqlite::Result<bool> {
+    let mut differ = false;
+    for (nth, column) in table.columns.iter().enumerate() {
+        if ours.get_ref(nth)? != right.get_ref(nth)? {
+            differ = true;
+            if !columns.contains(column) {
+                columns.insert(column.clone());
             }
-        }
-        differing.rows += 1;
-        if differing.example.is_none() {
-            let row = if next_of_right { right.get() } else { left.get() };
-            differing.example = row.and_then(|row| table.example(row, next_of_right, theirs));
         }
     }
+    Ok(differ)
 }
 
 #[cfg(test)]
@@ -322,9 +359,11 @@ mod tests {
         (db, Connection::open(&theirs).unwrap())
     }
 
-    fn differing(ours: &Connection, theirs: &Connection) -> Vec<(String, u64, Option<String>)> {
+    /// The tables that differ, and of each the rows that are other ones, missing and too many.
+    fn differing(ours: &Connection, theirs: &Connection) -> Vec<(String, [Rows; 3])> {
         let compared = compare(ours, theirs, &mut |_| {}).unwrap();
-        compared.differing.into_iter().map(|of| (of.table, of.rows, of.example)).collect()
+        let rows = |of: Differing| (of.table, [of.other, of.missing, of.beyond]);
+        compared.differing.into_iter().map(rows).collect()
     }
 
     #[test]
@@ -348,14 +387,18 @@ mod tests {
         let mail = "INSERT INTO team_mail VALUES (5, 'm', 's', 'r', 'a secret')";
         ours.execute(mail, []).unwrap();
         ours.execute("INSERT INTO channels VALUES ('a secret', NULL)", []).unwrap();
-        let said = |text: &str| Some(text.to_owned());
+        ours.execute("DELETE FROM events WHERE session = 13", []).unwrap();
+        let (none, untold) = (Rows::default, |count| Rows { count, example: None });
+        let one = |example: &str| Rows { count: 1, example: Some(example.to_owned()) };
+        let changed = one("session main:test:12:main, seq 7");
         let wanted = [
-            ("channels".to_owned(), 1, None),
-            ("events".to_owned(), 1, said("session main:test:12:main, seq 7")),
-            ("idempotency".to_owned(), 2, None),
-            ("meta".to_owned(), 1, None),
-            ("team_mail".to_owned(), 1, said("number 5")),
+            ("channels", [none(), none(), untold(1)]),
+            ("events", [changed, one("session main:test:13:main, seq 7"), none()]),
+            ("idempotency", [none(), untold(2), none()]),
+            ("meta", [untold(1), none(), none()]),
+            ("team_mail", [none(), none(), one("number 5")]),
         ];
+        let wanted = wanted.map(|(table, rows)| (table.to_owned(), rows));
         assert_eq!(differing(&ours, &theirs), wanted);
         let compared = compare(&ours, &theirs, &mut |_| {}).unwrap();
         assert_eq!(compared.differing[1].columns, ["body".to_owned()].into());

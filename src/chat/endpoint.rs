@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use clawmux_actors::host::bound::socket_path;
 use clawmux_core::access::Secret;
-use clawmux_core::config::{Log, LogFormat};
+use clawmux_core::config::{Cluster, Log, LogFormat};
 use clawmux_core::dialect::exoclaw::client as exoclaw;
+use tokio::time::timeout;
 
 use super::link::{Endpoint, Link};
 use super::link_error::LinkError;
@@ -23,6 +25,8 @@ const PROBE: Duration = Duration::from_secs(2);
 /// How long to wait for a daemon that is just starting, and how often to try to connect.
 const BEGINNING: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(100);
+/// How often it is said that a cluster is still being joined.
+const JOINING: Duration = Duration::from_secs(5);
 
 /// A daemon that was found.
 pub(super) struct Connected {
@@ -89,7 +93,12 @@ pub(super) async fn find(global: &Global, options: &Chat) -> Result<Connected, F
 
 /// Starts a daemon in this process, or joins one that has just started.
 async fn embed(settings: &Settings, endpoint: Endpoint) -> Result<Connected, Failure> {
-    let embedded = match Embedded::start(settings).await {
+    let started = Embedded::start(settings);
+    let started = match &settings.config.cluster {
+        None => started.await,
+        Some(cluster) => joining(cluster, started).await,
+    };
+    let embedded = match started {
         Ok(embedded) => Some(embedded),
         // Another one holds the home, and has no socket yet.
         Err(_) if home::holder(&settings.home).is_some() => None,
@@ -101,6 +110,25 @@ async fn embed(settings: &Settings, endpoint: Endpoint) -> Result<Connected, Fai
             Ok(link) => return Ok(Connected { endpoint, link, embedded }),
             Err(LinkError::Temporary(_)) if begun.elapsed() < BEGINNING => tokio::time::sleep(RETRY).await,
             Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Says that a daemon joins a cluster, and that it still does where that takes long.
+async fn joining<T>(cluster: &Cluster, started: impl Future<Output = T>) -> T {
+    let (name, node, begun) = (&cluster.name, &cluster.node, Instant::now());
+    tell(&format!(
+        "no daemon runs on this home: the one of this chat joins the cluster {name:?} as node {node}"
+    ));
+    let mut started = pin!(started);
+    loop {
+        match timeout(JOINING, &mut started).await {
+            Ok(started) => return started,
+            Err(_) => tell(&format!(
+                "still joining the cluster {name:?} after {} s, over {}; Ctrl-C leaves",
+                begun.elapsed().as_secs(),
+                cluster.servers.join(", ")
+            )),
         }
     }
 }

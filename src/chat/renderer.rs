@@ -20,7 +20,7 @@ pub(super) trait Renderer {
     fn answer(&mut self, piece: &str);
     /// A piece of what the model thinks.
     fn thought(&mut self, piece: &str);
-    /// The text of this step is void: the daemon was restarted, and the step is run again.
+    /// The text of this step is void: it was cut off and is run again.
     fn void_step(&mut self);
     /// A tool is called.
     fn tool_call(&mut self, call: &Call);

@@ -1,6 +1,6 @@
 //! Output that can't be taken back, as in a pipe.
 //!
-//! When the daemon was restarted during an answer, the text of that step is void and is sent again: text
+//! When an answer was cut off, as by a restart of the daemon, the text of that step is void and is sent again: text
 //! that is the same is skipped; if it differs, the step is written again on a line of its own.
 
 /// The text of the present step.

@@ -27,9 +27,10 @@ pub(crate) enum ClusterCommand {
     /// Begin a new log of the cluster with the store of this home, where no daemon of the cluster runs
     ///
     /// For a log that is lost or damaged, or that has what should not be there. What is in the log and not in this
-    /// store is lost: it says how many records that is, and asks. The other nodes take the new base when their daemons
-    /// are started; one that has more than this store is refused then.
-    Rebuild(Agreed),
+    /// store is lost: it says how many records that is, and asks. A store that the log contradicts is refused: it may be
+    /// the store that is damaged. The other nodes take the new base when their daemons are started; one that has more
+    /// than this store is refused then.
+    Rebuild(Rebuild),
     /// Find out whether the store of this home is what the log says, where no daemon runs
     ///
     /// For a disk that is not trusted. Makes the store anew beside it, out of the base of the cluster and the records of
@@ -49,4 +50,14 @@ pub(crate) struct Agreed {
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+/// `cluster rebuild`
+#[derive(Args, Debug)]
+pub(crate) struct Rebuild {
+    #[command(flatten)]
+    pub(crate) agreed: Agreed,
+    /// Begin with this store although the log contradicts it
+    #[arg(long)]
+    pub(crate) force: bool,
 }

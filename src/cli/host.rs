@@ -21,7 +21,7 @@ pub(crate) struct Doctor {
     /// Read the store for at most about so long; a large one is looked through as far as that goes
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) within: u64,
-    /// Ask no model provider
+    /// Ask no model provider, and no server of the cluster
     #[arg(long)]
     pub(crate) offline: bool,
     /// Look only whether the record of tool calls is as it was written

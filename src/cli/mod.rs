@@ -35,7 +35,7 @@ pub(crate) use self::access::{ApprovalCommand, CreateToken, DeviceCommand, Rotat
 pub(crate) use self::bus::{BusCommand, DlqCommand, WhichLetters};
 pub(crate) use self::channel::ChannelCommand;
 pub(crate) use self::chat::Chat;
-pub(crate) use self::cluster::{Agreed, ClusterCommand, Demo, RunningCommand};
+pub(crate) use self::cluster::{Agreed, ClusterCommand, Demo, Rebuild, RunningCommand};
 pub(crate) use self::config::ConfigCommand;
 pub(crate) use self::daemon::{Actors, ConnectionCommand, Drain, Events, Serve, Usage};
 pub(crate) use self::host::{Doctor, Man, Protocol, Reference, Restore, Setup, Shell, Unit};

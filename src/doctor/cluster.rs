@@ -31,7 +31,9 @@ mod with_nats {
     use std::path::Path;
     use std::time::Duration;
 
-    use clawmux_actors::cluster::engine::{Durability, Engine, EngineSettings, Extent, LogServers, Site};
+    use clawmux_actors::cluster::engine::{
+        Durability, Engine, EngineSettings, Extent, LogServers, Site, Unusable,
+    };
     use clawmux_actors::store::membership::{held_beside, knows};
     use clawmux_core::cluster::base::{Held, Manifest, Reach, Way, way};
     use clawmux_core::config;
@@ -45,8 +47,16 @@ mod with_nats {
     /// How long daemons are listened for: several heartbeats.
     const HEARD_WITHIN: Duration = Duration::from_secs(2);
 
-    /// What to do where what is wrong says it already.
-    const UNTIL_THEN: &str = "the daemon does not start until that is done; --offline leaves this out";
+    /// What a daemon does meanwhile, where what is wrong says what to do.
+    const UNTIL_DONE: &str = "the daemon does not start until that is done; --offline leaves this out";
+
+    /// The same where a daemon holds the home already.
+    const STARTED_ANEW: &str =
+        "a daemon that is started does not join the cluster until that is done; --offline leaves this out";
+
+    /// What to do where servers do not say what is asked.
+    const ASKED_AGAIN: &str = "see to the NATS servers, their monitoring ports and the network. A daemon that is started asks \
+                               for half a minute, and ends where nothing changes; --offline leaves this out";
 
     /// Asks the servers, and compares the store of this home with what they say, where it is ours to look into. Where a
     /// daemon holds the home, it may be the one that is heard as this node. Blocks.
@@ -69,21 +79,21 @@ mod with_nats {
 
     async fn ask(config: &config::Cluster, path: Option<&Path>, is_held: bool, found: &mut Findings) {
         let Some(site) = reach(config, found).await else { return };
-        syncs(config, &site, found).await;
+        syncs(config, &site, is_held, found).await;
         let base = match site.base().await {
             Ok(base) => base,
-            Err(unusable) => return found.error("cluster", unusable.why, UNTIL_THEN),
+            Err(unusable) => return is_unusable(unusable, is_held, found),
         };
         let held = path.map(held_beside);
         let Some(base) = base else { return not_begun(config, held.and_then(Result::ok), found) };
         let engine = match site.open().await {
             Ok(engine) => engine,
-            Err(unusable) => return found.error("cluster", unusable.why, UNTIL_THEN),
+            Err(unusable) => return is_unusable(unusable, is_held, found),
         };
         let extent = log(config, &engine, found).await;
         // A store that can't be read is told with what else is wrong with it.
         if let (Some(extent), Some(Ok(held))) = (extent, held) {
-            store(&held, &base, &extent, found);
+            store(&held, &base, &extent, until_done(is_held), found);
         }
         nodes(config, &site, (base.generation, is_held), found).await;
     }
@@ -118,7 +128,16 @@ mod with_nats {
         first
     }
 
-    async fn syncs(config: &config::Cluster, site: &Site, found: &mut Findings) {
+    /// What is wrong with the servers: until somebody changes that, or for the moment.
+    fn is_unusable(Unusable { why, is_refused }: Unusable, is_held: bool, found: &mut Findings) {
+        found.error("cluster", why, if is_refused { until_done(is_held) } else { ASKED_AGAIN });
+    }
+
+    fn until_done(is_held: bool) -> &'static str {
+        if is_held { STARTED_ANEW } else { UNTIL_DONE }
+    }
+
+    async fn syncs(config: &config::Cluster, site: &Site, is_held: bool, found: &mut Findings) {
         if config.durability == Durability::Unchecked {
             let what = "whether the servers sync what they acknowledge is not looked at: cluster.durability is \"unchecked\"";
             return found.fine("cluster", what);
@@ -132,7 +151,7 @@ mod with_nats {
                 ),
                 "see to these servers, or to cluster.monitor",
             ),
-            Err(unusable) => found.error("cluster", unusable.why, UNTIL_THEN),
+            Err(unusable) => is_unusable(unusable, is_held, found),
         }
     }
 
@@ -192,13 +211,13 @@ mod with_nats {
     }
 
     /// Whether the store goes with the log.
-    fn store(held: &Held, base: &Manifest, extent: &Extent, found: &mut Findings) {
+    fn store(held: &Held, base: &Manifest, extent: &Extent, until_done: &str, found: &mut Findings) {
         if let Err(error) = knows(base) {
-            return found.error("cluster", error.message, UNTIL_THEN);
+            return found.error("cluster", error.message, until_done);
         }
         let reach = Reach { first: extent.first.0, last: extent.last.0 };
         match (way(held, base, reach), held) {
-            (Err(why), _) => found.error("cluster", why, UNTIL_THEN),
+            (Err(why), _) => found.error("cluster", why, until_done),
             (Ok(Way::Follow), Held::Replica(replica)) => {
                 let behind = match reach.last.saturating_sub(replica.at.applied) {
                     0 => "has all its records".to_owned(),

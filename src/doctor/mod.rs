@@ -34,7 +34,9 @@ use std::time::Duration;
 
 use clawmux_actors::host::socket_owner;
 use clawmux_actors::sandbox::compiler::Bounds;
+use clawmux_actors::store::membership::held_beside;
 use clawmux_actors::store::{self, Severity};
+use clawmux_core::cluster::base::Held;
 use serde_json::{Value, json};
 
 use crate::admin_client::home_of;
@@ -178,6 +180,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
             cluster::look(&of_cluster, is_ours.then_some(store.as_path()), is_held, found);
         });
     }
+    let has_cluster = known.as_ref().is_some_and(|config| config.cluster.is_some());
     if let Some(config) = known {
         config::xeno(&config, found);
         upstream::keys(&config, found);
@@ -192,7 +195,10 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     }
     let within = Duration::from_secs(options.within);
     found.within(within.saturating_add(TIMEOUT), "store", move |found| {
-        for store::Finding { severity, what, advice } in store::inspect(&store, within) {
+        // One that never was the cluster's is in no log.
+        let is_in_log = has_cluster && !matches!(held_beside(&store), Ok(Held::Own(_)));
+        let look = if is_in_log { store::inspect_in_cluster } else { store::inspect };
+        for store::Finding { severity, what, advice } in look(&store, within) {
             found.add("store", severity, what, advice);
         }
     });

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::amount::grouped;
 use super::{alone, print};
-use crate::cli::{Agreed, ClusterCommand, Global};
+use crate::cli::{Agreed, ClusterCommand, Global, Rebuild};
 use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings::{self, Settings};
 use crate::{answer::Members as _, question};
@@ -33,7 +33,7 @@ pub(crate) fn run(global: &Global, command: &ClusterCommand) -> Result<(), Failu
         ClusterCommand::Running(command) => running::run(global, command),
         ClusterCommand::Init => init(global, &settings()?),
         ClusterCommand::Leave(agreed) => leaves(global, &settings()?, agreed),
-        ClusterCommand::Rebuild(agreed) => rebuild(global, &settings()?, agreed),
+        ClusterCommand::Rebuild(options) => rebuild(global, &settings()?, options),
         ClusterCommand::Verify => verify(global, &settings()?),
         ClusterCommand::Demo(demo) => demo::run(global, demo),
     }
@@ -45,8 +45,8 @@ fn init(global: &Global, settings: &Settings) -> Result<(), Failure> {
 }
 
 #[cfg(feature = "nats")]
-fn rebuild(global: &Global, settings: &Settings, agreed: &Agreed) -> Result<(), Failure> {
-    beginning::rebuild(global, settings, configured(settings)?, agreed)
+fn rebuild(global: &Global, settings: &Settings, options: &Rebuild) -> Result<(), Failure> {
+    beginning::rebuild(global, settings, configured(settings)?, options)
 }
 
 #[cfg(feature = "nats")]
@@ -60,7 +60,7 @@ fn init(_: &Global, settings: &Settings) -> Result<(), Failure> {
 }
 
 #[cfg(not(feature = "nats"))]
-fn rebuild(_: &Global, settings: &Settings, _: &Agreed) -> Result<(), Failure> {
+fn rebuild(_: &Global, settings: &Settings, _: &Rebuild) -> Result<(), Failure> {
     configured(settings).and_then(|_| Err(built_without()))
 }
 

@@ -78,7 +78,7 @@ pub(super) fn told(event: &Value) -> (&str, String) {
             ("result", format!("{mark}{} [{}]", text("content"), text("call")))
         }
         "step_end" => ("step", tokens(event)),
-        "restart" => ("restart", "the daemon was restarted: this step's text so far is void".into()),
+        "restart" => ("restart", "the answer was cut off: this step's text so far is void".into()),
         "end" => {
             let why = match event["error"]["message"].as_str() {
                 Some(why) => format!(" ({why})"),

@@ -68,7 +68,7 @@ fn an_answer_goes_on_when_the_daemon_is_killed_and_comes_back() {
     let _daemon = daemon.kill_and_return();
     let stderr = ended(child);
     assert!(stderr.contains("waiting for the daemon"), "{stderr}");
-    assert!(stderr.contains("was restarted and goes on"), "{stderr}");
+    assert!(stderr.contains("was cut off and goes on"), "{stderr}");
 
     // The same without any trouble.
     let (child, whole) = chat();
@@ -94,7 +94,7 @@ fn the_operator_needs_no_token_at_home_and_the_answer_goes_on_after_a_kill() {
     eventually("some of the answer", || said.lock().unwrap().contains(" 2"));
     let daemon = daemon.kill_and_restart();
     let stderr = ended(child);
-    assert!(stderr.contains("was restarted and goes on"), "{stderr}");
+    assert!(stderr.contains("was cut off and goes on"), "{stderr}");
     eventually("all of it", || *said.lock().unwrap() == "Slowly: 1 2 3 4 5 done.\n");
     let log = daemon.stdout_of(&["sessions", "--json"]);
     assert!(log.contains("main:cli:user:main"), "{log}");

@@ -146,6 +146,14 @@ fn check_tells_everything_at_once() {
     );
     assert!(told["warnings"].as_array().unwrap().iter().any(|w| w["key"] == "agents.main.soul"), "{told}");
 
+    let cluster =
+        "[cluster]\nname = \"c\"\nnode = \"a\"\nservers = [\"nats://n1\", \"nats://n2\"]\nreplicas = 1\n";
+    std::fs::write(&file, format!("{cluster}monitor = [\"http://n1:8222\"]\n")).unwrap();
+    let (status, stdout, stderr) = output(&mut clawmux(home.path(), &["check"]));
+    let line = "cluster c, as node a: 1 replica on nats://n1, nats://n2; acknowledged once synced, which is asked of \
+                http://n1:8222";
+    assert!(status == 0 && stdout.lines().any(|said| said == line), "{stdout}{stderr}");
+
     std::fs::write(&file, "[agents.main]\nsoul = \".\"\n").unwrap();
     let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
     assert!(status == 64 && stderr.contains("is not a file"), "{stderr}");

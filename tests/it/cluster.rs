@@ -1,6 +1,7 @@
 //! A cluster of one daemon on a real NATS server: what a person sees of it while things fail.
 
 use std::net::TcpListener;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
@@ -8,6 +9,7 @@ use crate::bus::nats::Server;
 use crate::support::client::Client;
 use crate::support::daemon::{Daemon, command, home, output};
 use crate::support::eventually;
+use crate::support::running::Running;
 use crate::support::tools::needs;
 
 /// A server that syncs what it acknowledges, and the configuration of a daemon that is a cluster on it.
@@ -182,4 +184,21 @@ fn a_record_of_a_later_version_holds_the_store_up_and_is_told_once() {
     let followed_anew = metrics.lines().find(|line| line.starts_with("clawmux_cluster_followed_anew"));
     let count: f64 = followed_anew.unwrap().split(' ').next_back().unwrap().parse().unwrap();
     assert!(count < 100.0, "{followed_anew:?}: each record that fails begins it once more");
+}
+
+#[test]
+fn a_chat_without_a_daemon_says_that_it_joins_the_cluster() {
+    needs!("nats-server");
+    let (mut server, config) = server();
+    let home = begun(&config);
+    let joins = "the one of this chat joins the cluster \"clawmux\" as node a";
+    let (code, told, said) = output(command(home.path()).args(["chat", "hi"]));
+    assert!(code == 0 && said.contains(joins) && !said.contains("still joining"), "{code} {told}{said}");
+
+    server.kill();
+    let mut chat = Running::start(command(home.path()).args(["chat", "hi"]).stderr(Stdio::piped()));
+    let lines = chat.stderr_lines();
+    for words in [joins, "still joining the cluster \"clawmux\" after 5 s, over nats://"] {
+        assert!(lines.iter().any(|line| line.contains(words)), "{words}");
+    }
 }

@@ -3,10 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use rusqlite::Connection;
 use serde_json::Value;
 
 use crate::bus::nats::Server;
-use crate::support::daemon::{Daemon, command, output};
+use crate::cluster::{begun, server};
+use crate::support::client::Client;
+use crate::support::daemon::{Daemon, command, home, output};
 use crate::support::eventually;
 use crate::support::tools::needs;
 
@@ -69,4 +72,47 @@ fn a_home_begins_a_cluster_rebuilds_it_and_leaves_it() {
     fs::write(home.join("gateway.toml"), config).unwrap();
     let daemon = daemon.restart_stopped();
     assert_eq!(daemon.rows_of(&["sessions"])[0]["prompts"], 1);
+}
+
+#[test]
+fn a_store_that_the_log_contradicts_begins_no_new_log_unless_that_is_wanted() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let mut daemon = Daemon::at(begun(&config), &config, &[]);
+    let mut client = Client::connect(daemon.address);
+    for nth in 0..3 {
+        assert_eq!(client.chat("ada", &format!("hello {nth}")).events().last(), Some(&"done"));
+    }
+    assert!(daemon.terminate().success());
+    let home = daemon.home().to_owned();
+    let rebuild = ["cluster", "rebuild", "--yes"];
+    refused(&home, &rebuild[..2], 2, "The log on the servers has no record that this store lacks.");
+
+    let db = Connection::open(home.join("clawmux.db")).unwrap();
+    let applied: i64 = db.query_row("SELECT applied FROM meta", [], |row| row.get(0)).unwrap();
+    for (at, words) in [
+        (1000, "says that it has record 1000, and the log ends at record"),
+        (applied / 2, "does not add up to what the log has up to there"),
+    ] {
+        db.execute("UPDATE meta SET applied = ?", [at]).unwrap();
+        refused(&home, &rebuild, 1, words);
+        refused(&home, &rebuild, 1, "move ");
+    }
+    let forced = ["cluster", "rebuild", "--force"];
+    refused(&home, &forced, 2, "The log contradicts this store: ");
+    let rebuilt = json(&home, &[&forced[..], &["--yes", "--json"]].concat());
+    assert_eq!(rebuilt["lost_records"], applied - applied / 2);
+}
+
+#[test]
+fn a_monitoring_port_that_is_silent_is_told_where_a_cluster_begins() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let two = config.replace("monitor = [", "monitor = [\"http://127.0.0.1:9\", ");
+    let home = home();
+    fs::write(home.path().join("gateway.toml"), two).unwrap();
+    let (status, told, said) = run(home.path(), &["cluster", "init"]);
+    assert!(status == 0 && told.contains("begins with the store of this home"), "{status} {told}{said}");
+    let words = ["warning: it is not known of all NATS servers whether they sync", "http://127.0.0.1:9: "];
+    assert!(words.iter().all(|word| said.contains(word)), "{said}");
 }

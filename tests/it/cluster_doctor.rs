@@ -19,10 +19,14 @@ fn findings(home: &Path) -> Vec<Value> {
 }
 
 fn of(doctor: &mut Command) -> Vec<Value> {
+    of_part("cluster", doctor)
+}
+
+fn of_part(part: &str, doctor: &mut Command) -> Vec<Value> {
     let (_, told, said) = output(doctor);
     let told: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}{said}"));
     let findings = told["findings"].as_array().unwrap().iter();
-    findings.filter(|finding| finding["part"] == "cluster").cloned().collect()
+    findings.filter(|finding| finding["part"] == part).cloned().collect()
 }
 
 /// That it says so, in this state; where that is not "ok" with what to do.
@@ -107,4 +111,39 @@ fn servers_that_do_not_sync_and_one_of_several_that_is_away_are_told() {
     let told = findings(daemon.path());
     says(&told, "error", "acknowledges before it syncs", "does not start");
     says(&told, "error", "and the store of this home is of the cluster", "clawmux cluster rebuild");
+}
+
+#[test]
+fn a_damaged_store_of_a_node_is_to_be_taken_from_the_log() {
+    needs!("nats-server");
+    let (_server, config) = server();
+    let mut daemon = Daemon::at(begun(&config), &config, &[]);
+    assert_eq!(Client::connect(daemon.address).chat("ada", "hello").events().last(), Some(&"done"));
+    assert!(daemon.terminate().success());
+    let (home, store) = (daemon.home().to_owned(), daemon.home().join("clawmux.db"));
+    let from_the_log =
+        format!("move {}* away, and start it: it takes the store from the log", store.display());
+    let finds = |words: &str| {
+        let found = of_part("store", command(&home).args(["doctor", "--json"]));
+        says(&found, "error", words, &from_the_log);
+    };
+    let verify = |words: &str| {
+        let (status, told, said) = output(command(&home).args(["cluster", "verify"]));
+        assert!(status == 1 && said.contains(words), "{words}: {status} {told}{said}");
+    };
+    let kept = fs::read(&store).unwrap();
+    for (sql, why) in [
+        ("DELETE FROM meta", "it is empty"),
+        ("UPDATE meta SET cluster = 'x'", "a value of it can't be read"),
+        ("DROP TABLE meta", "no such table: meta"),
+    ] {
+        fs::write(&store, &kept).unwrap();
+        rusqlite::Connection::open(&store).unwrap().execute_batch(sql).unwrap();
+        finds(&format!("its table `meta` is damaged, {why}"));
+        verify("its table `meta` is damaged");
+    }
+    fs::write(&store, &kept[..kept.len() / 2]).unwrap();
+    finds("database disk image is malformed");
+    fs::write(&store, "").unwrap();
+    verify("or its file is empty. Start the daemon, which takes its store from the log");
 }

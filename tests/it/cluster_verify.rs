@@ -115,7 +115,10 @@ fn a_store_is_what_the_log_says_until_a_bit_of_it_is_another_one() {
         (&differing[0]["table"], &differing[0]["rows"], &differing[0]["columns"]),
         (&json!("events"), &json!(1), &json!(["body"]))
     );
-    assert_eq!(differing[0]["example"], format!("session main:websocket:{account}:main, seq 1"));
+    let rows = |rows: u64, example: Option<String>| json!({ "rows": rows, "example": example });
+    let changed = format!("session main:websocket:{account}:main, seq 1");
+    assert_eq!(differing[0]["differ"], rows(1, Some(changed)));
+    assert_eq!((&differing[0]["missing"], &differing[0]["not_in_log"]), (&rows(0, None), &rows(0, None)));
     let (code, told, said) = output(command(home).args(["cluster", "verify"]));
     assert!(
         code == 1 && told.contains("events: 1 row differs in body, such as session"),
@@ -227,5 +230,5 @@ fn what_can_not_be_verified_is_refused_with_the_reason() {
     put_back();
     is_refused(&home, 1, "is of generation 1 of the cluster, and the servers have 2");
     server.kill();
-    is_refused(&home, 1, "can't be reached");
+    is_refused(&home, 1, "can't be reached: nothing listens there. See to the NATS servers and the network");
 }

@@ -306,7 +306,7 @@ impl Site {
                 Err(Unusable::away(format!("the base of the cluster can't be written: {why}")))
             }
             (_, Err(why)) => Err(why),
-            _ => Err(Unusable::away("the base of the cluster can't be written for now: try again")),
+            _ => Err(Unusable::away("the base of the cluster can't be written for now")),
         }
     }
 }

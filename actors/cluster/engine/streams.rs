@@ -258,9 +258,12 @@ pub(super) async fn find(nats: &Nats, name: &str) -> Result<Option<Stream>, Unus
         Err(error) if matches!(error.kind(), GetStreamErrorKind::JetStream(ref why) if why.code() == 404) => {
             Ok(None)
         }
-        Err(error) => {
-            Err(Unusable::away(format!("the stream {name} can't be looked at: {}", one_line(&error))))
-        }
+        Err(error) => Err(Unusable::away(format!(
+            "the NATS server {} does not say what the stream {name} has: {}. Most of the servers that have it have to \
+                 be there",
+            nats.client.server_info().server_name,
+            one_line(&error)
+        ))),
     }
 }
 

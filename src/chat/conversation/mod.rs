@@ -412,7 +412,10 @@ mod tests {
         assert!(seen.take().is_empty());
         seen.seq = 1000;
         seen.told("r", StreamEvent::Restart);
-        assert_eq!(seen.take(), ["note the daemon was restarted and goes on with the answer", "VOID"]);
+        assert_eq!(
+            seen.take(),
+            ["note the answer was cut off and goes on: its last step begins anew", "VOID"]
+        );
         assert_eq!(seen.conversation.lost(), Some(1001));
     }
 

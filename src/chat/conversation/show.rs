@@ -117,7 +117,7 @@ impl Conversation {
             StreamEvent::Restart => {
                 run.does(Doing::Waiting, now);
                 if !is_past {
-                    output.renderer.note("the daemon was restarted and goes on with the answer");
+                    output.renderer.note("the answer was cut off and goes on: its last step begins anew");
                 }
                 output.renderer.void_step();
             }

@@ -150,7 +150,8 @@ pub enum Event {
         /// What the provider counted for it.
         usage: Usage,
     },
-    /// The daemon was restarted within the step: its text so far is void, the step starts anew.
+    /// The step was cut off: the daemon was restarted, another one took the session, or the log of its cluster has
+    /// something else. Its text so far is void, the step starts anew.
     Restarted,
     /// The run is over; nothing of it follows.
     Ended {

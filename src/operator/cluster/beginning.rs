@@ -1,19 +1,23 @@
 //! `clawmux cluster init` and `rebuild`: what needs the servers.
 
+use std::path::Path;
+
 use clawmux_actors::cluster::beginning::{self, Begun, Loss, Step};
-use clawmux_actors::cluster::engine::{EngineSettings, Site};
+use clawmux_actors::cluster::contradiction::{self, Verdict};
+use clawmux_actors::cluster::engine::{EngineSettings, Site, Unusable};
 use clawmux_core::config;
 use clawmux_core::error::Error;
 use serde_json::{Value, json};
 
 use super::progress::{Progress, share};
 use crate::answer::Members as _;
-use crate::cli::{Agreed, Global};
+use crate::cli::{Global, Rebuild};
 use crate::exit::{FAILED, Failure};
 use crate::operator::amount::{counted, file_size, grouped};
 use crate::operator::{alone, print};
 use crate::question;
 use crate::settings::Settings;
+use crate::terminal::tell;
 
 /// Runs `cluster init`.
 ///
@@ -45,28 +49,39 @@ pub(super) fn init(global: &Global, settings: &Settings, cluster: &config::Clust
 /// Runs `cluster rebuild`.
 ///
 /// # Errors
-/// Status 1 if it can't be done or the answer is no; 2 if it has to ask and there is no terminal.
+/// Status 1 if it can't be done, the log contradicts the store or the answer is no; 2 if it has to ask and there is no
+/// terminal.
 pub(super) fn rebuild(
     global: &Global,
     settings: &Settings,
     cluster: &config::Cluster,
-    agreed: &Agreed,
+    options: &Rebuild,
 ) -> Result<(), Failure> {
     let _claim = alone::claim(&settings.home)?;
     let store = &settings.config.store.path;
     let system = actix::System::new();
-    let loss = system.block_on(async {
-        let site = connect(cluster).await?;
-        Ok::<_, Failure>(beginning::look_at_loss(&site, store).await?)
-    })?;
-    if !agreed.yes {
-        let option = "Give --yes to rebuild it. Nothing was changed";
-        question::agree(&described(&loss, cluster), "Rebuild the cluster?", option, "nothing was changed")?;
-    }
     let mut progress = Progress::new();
-    let begun = system.block_on(async {
-        // The answer may have taken long.
+    let looked = system.block_on(async {
         let site = connect(cluster).await?;
+        let loss = beginning::look_at_loss(&site, store).await?;
+        let mut told = |done, of| progress.show(share("compared", done, of));
+        Ok::<_, Failure>((loss, contradiction::look(&site, store, &mut told).await?))
+    });
+    progress.end();
+    let (loss, verdict) = looked?;
+    if let Verdict::Contradicts(why) = &verdict
+        && !options.force
+    {
+        return Err(contradicted(why, store));
+    }
+    if !options.agreed.yes {
+        let what = described(&loss, &verdict, cluster);
+        let option = "Give --yes to rebuild it. Nothing was changed";
+        question::agree(&what, "Rebuild the cluster?", option, "nothing was changed")?;
+    }
+    let begun = system.block_on(async {
+        // The answer may have taken long. What is not known of the servers was told.
+        let site = Site::connect(&EngineSettings::from(cluster)).await.map_err(unusable)?;
         Ok::<_, Failure>(
             beginning::rebuild(&site, store, &loss, &mut |step| shows(&mut progress, &step)).await?,
         )
@@ -90,12 +105,23 @@ pub(super) fn rebuild(
     Ok(())
 }
 
-/// Reaches the servers.
+/// Reaches the servers. Where one does not say whether it syncs, that is told.
 ///
 /// # Errors
 /// Status 1 where they can't be used.
 pub(super) async fn connect(cluster: &config::Cluster) -> Result<Site, Failure> {
-    Site::connect(&EngineSettings::from(cluster)).await.map_err(|unusable| Failure::new(FAILED, unusable.why))
+    let site = Site::reach(&EngineSettings::from(cluster)).await.map_err(unusable)?;
+    if let Some(silent) = site.syncs().await.map_err(unusable)? {
+        tell(&format!(
+            "warning: it is not known of all NATS servers whether they sync what they acknowledge: {silent}. See to these \
+             servers, or to cluster.monitor"
+        ));
+    }
+    Ok(site)
+}
+
+fn unusable(unusable: Unusable) -> Failure {
+    Failure::new(FAILED, unusable.with_advice())
 }
 
 fn told(begun: &Begun, settings: &Settings, cluster: &config::Cluster) -> Value {
@@ -112,8 +138,18 @@ fn told(begun: &Begun, settings: &Settings, cluster: &config::Cluster) -> Value 
     })
 }
 
+/// That this store is not to be begun with.
+fn contradicted(why: &str, store: &Path) -> Failure {
+    let why = format!(
+        "{why}. Nothing was changed. Where other nodes follow the log, move {}* away and start the daemon, which takes \
+         its store from the log. Where this store is to count, whatever the log says, give --force",
+        store.display()
+    );
+    Failure::new(FAILED, why)
+}
+
 /// What is lost, for people.
-fn described(loss: &Loss, cluster: &config::Cluster) -> String {
+fn described(loss: &Loss, verdict: &Verdict, cluster: &config::Cluster) -> String {
     let lost = match loss.records() {
         Some(0) => "The log on the servers has no record that this store lacks.".to_owned(),
         Some(records) => format!(
@@ -122,9 +158,16 @@ fn described(loss: &Loss, cluster: &config::Cluster) -> String {
         ),
         None => "The servers do not have the log any more: what was written after that is lost.".to_owned(),
     };
+    let doubt = match (verdict, loss.last) {
+        (Verdict::Contradicts(why), _) => format!("\nThe log contradicts this store: {why}."),
+        (Verdict::Silent(why), Some(_)) => {
+            format!("\nWhether this store is what the log says can't be known: {why}.")
+        }
+        (Verdict::Silent(_), None) | (Verdict::Fits, _) => String::new(),
+    };
     format!(
         "A new log of the cluster {:?} would begin with the store of this home, which has the present one up to record \
-         {}.\n{lost}\nThe streams of the present log are deleted. Nodes whose stores have more than this one can't join \
+         {}.{doubt}\n{lost}\nThe streams of the present log are deleted. Nodes whose stores have more than this one can't join \
          with them.",
         cluster.name,
         grouped(loss.ours.applied)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clawmux_actors::cluster::verifying::{Stage, Verified, verify as verifies};
-use clawmux_actors::store::tables::Differing;
+use clawmux_actors::store::tables::{Differing, Rows};
 use clawmux_core::config;
 use serde_json::{Value, json};
 
@@ -49,8 +49,18 @@ fn shown(stage: Stage) -> String {
 
 fn told(verified: &Verified, store: &Path, cluster: &config::Cluster) -> Value {
     let compared = &verified.compared;
-    let differing = compared.differing.iter().map(|Differing { table, rows, columns, example, unread }| {
-        json!({ "table": table, "rows": rows, "columns": columns, "example": example, "unread": unread })
+    let rows = |rows: &Rows| json!({ "rows": rows.count, "example": rows.example });
+    let differing = compared.differing.iter().map(|differing| {
+        let Differing { table, other, columns, missing, beyond, unread } = differing;
+        json!({
+            "table": table,
+            "rows": differing.rows(),
+            "differ": rows(other),
+            "columns": columns,
+            "missing": rows(missing),
+            "not_in_log": rows(beyond),
+            "unread": unread,
+        })
     });
     json!({
         "name": cluster.name,
@@ -98,15 +108,22 @@ fn described(answer: &Value) -> String {
 fn differs(table: &Value) -> String {
     let columns: Vec<&str> = table.texts("columns");
     let within = if columns.is_empty() { String::new() } else { format!(" in {}", columns.join(", ")) };
-    let example = table["example"].as_str().map(|example| format!(", such as {example}")).unwrap_or_default();
     let unread = table["unread"].as_str().map(|why| format!("can't be read to its end: {why}"));
-    let rows = match (table.number("rows"), &unread) {
-        (0, Some(_)) => None,
-        (1, _) => Some(format!("1 row differs{within}{example}")),
-        (rows, _) => Some(format!("{} differ{within}{example}", counted(rows, "row"))),
-    };
-    let said: Vec<String> = rows.into_iter().chain(unread).collect();
+    let rows = [
+        rows(&table["differ"], ["differs", "differ"], &within),
+        rows(&table["missing"], ["is missing", "are missing"], ""),
+        rows(&table["not_in_log"], ["is not in the log", "are not in the log"], ""),
+    ];
+    let said: Vec<String> = rows.into_iter().flatten().chain(unread).collect();
     format!("  {}: {}", table.text("table"), said.join("; "))
+}
+
+/// Such as `2 rows are missing, such as seq 3`; nothing where there are none.
+fn rows(rows: &Value, [one, several]: [&str; 2], within: &str) -> Option<String> {
+    let count = rows.number("rows");
+    let verb = if count == 1 { one } else { several };
+    let example = rows["example"].as_str().map(|example| format!(", such as {example}")).unwrap_or_default();
+    (count > 0).then(|| format!("{} {verb}{within}{example}", counted(count, "row")))
 }
 
 #[cfg(test)]
@@ -115,15 +132,23 @@ mod tests {
 
     #[test]
     fn what_differs_is_told_with_what_to_do() {
-        let table = |table: &str, rows: u64, example: Option<&str>, unread: Option<&str>| json!({ "table": table, "rows": rows, "columns": ["body"], "example": example, "unread": unread });
+        let rows = |rows: u64, example: Option<&str>| json!({ "rows": rows, "example": example });
+        let table = |table: &str, [differ, missing, beyond]: [Value; 3], unread: Option<&str>| json!({ "table": table, "differ": differ, "missing": missing, "not_in_log": beyond, "columns": ["body"], "unread": unread });
+        let none = || rows(0, None);
         let answer = json!({ "name": "c", "applied": 1234, "alike": false, "damage": null, "store": "/h/clawmux.db",
-            "differing": [table("events", 1, Some("seq 3\u{1b}[2J"), None), table("runs", 2, None, Some("no")), table("jobs", 0, None, Some("no"))] });
+            "differing": [
+                table("events", [rows(1, Some("seq 3\u{1b}[2J")), rows(1, None), rows(2, Some("seq 9"))], None),
+                table("runs", [rows(2, None), none(), none()], Some("no")),
+                table("jobs", [none(), none(), none()], Some("no")),
+                table("files", [none(), rows(3, None), none()], None),
+            ] });
         let told = described(&answer);
         for line in [
             "up to record 1 234:",
-            "\n  events: 1 row differs in body, such as seq 3[2J\n",
+            "\n  events: 1 row differs in body, such as seq 3[2J; 1 row is missing; 2 rows are not in the log, such as seq 9\n",
             "\n  runs: 2 rows differ in body; can't be read to its end: no\n",
             "\n  jobs: can't be read to its end: no\n",
+            "\n  files: 3 rows are missing\n",
             "move /h/clawmux.db* away",
         ] {
             assert!(told.contains(line), "{line}: {told}");

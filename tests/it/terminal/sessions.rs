@@ -353,7 +353,7 @@ fn a_daemon_that_comes_back_goes_on_where_it_was() {
     let daemon = daemon.kill_and_restart();
     let screen = terminal.wait("the end", |screen| screen.contains("Slowly: 1 2 3 4 5 6 done."));
     assert!(screen.contains("waiting for the daemon, Ctrl-C leaves"), "{screen}");
-    assert!(screen.contains("the daemon was restarted and goes on"), "{screen}");
+    assert!(screen.contains("the answer was cut off and goes on"), "{screen}");
     terminal.enter("still there?");
     terminal.wait("an answer", |screen| screen.contains("You said: \"still there?\""));
     assert_eq!(prompts(&daemon, "main:cli:ann:main"), ["/slow 6", "still there?"]);

@@ -214,9 +214,10 @@ impl Session {
                 let why = match turn.work() {
                     // What was shown last may not have been written.
                     Some(Work::Ask { .. }) if self.skipped => {
-                        "interrupted: the daemon was restarted; the last words of the answer may be missing"
+                        "interrupted: the session had to begin anew from what was stored; the last words of the answer may \
+                         be missing"
                     }
-                    _ => "interrupted: the daemon was restarted",
+                    _ => "interrupted: the session had to begin anew from what was stored",
                 };
                 let why = ErrorCode::Interrupted.error(why);
                 self.finish(now, Outcome::Failed(why), Usage::default());

@@ -446,7 +446,7 @@ impl Turn {
                 .map(|call| {
                     refuse(
                         call.id,
-                        "interrupted: the daemon stopped during this call; whether it took effect is unknown",
+                        "interrupted: the session had to begin anew during this call; whether it took effect is unknown",
                     )
                 })
                 .collect(),

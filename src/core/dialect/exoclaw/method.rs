@@ -98,7 +98,7 @@ const EVENTS: &[(&str, &str, &str)] = &[
     ("done", "the run is over", "null"),
     (
         "restart",
-        "the daemon was restarted: the text since the last tool_result is void and comes anew",
+        "the answer was cut off, as by a restart of the daemon: the text since the last tool_result is void and comes anew",
         "null",
     ),
     ("prompt", "session.attach: somebody sent a prompt", r#""hi""#),

@@ -28,7 +28,7 @@ pub(super) static EVENTS: &[Event] = &[
     // What a prompt brings about.
     event(
         "stream.start",
-        "A prompt's turn has come; or it starts again after the daemon was restarted.",
+        "A prompt's turn has come; or it starts again after it was cut off, as by a restart of the daemon.",
         stream::START,
     ),
     event("stream.chunk", "A piece of the answer.", stream::CHUNK),

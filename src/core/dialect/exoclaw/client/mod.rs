@@ -118,7 +118,7 @@ pub enum StreamEvent {
         /// Tokens that it wrote.
         output_tokens: u64,
     },
-    /// The daemon was restarted within a step: its text so far is void and comes anew.
+    /// A step was cut off, as by a restart of the daemon: its text so far is void and comes anew.
     Restart,
     /// What becomes of the answer besides its text: a model is asked again, the next one is asked, the answer is cut.
     Notice {

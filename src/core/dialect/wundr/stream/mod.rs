@@ -103,7 +103,7 @@ pub(super) const START: &[Field] = &[
             optional(
                 "restarted",
                 Shape::Flag,
-                "the daemon was restarted: what was told of the answer since the last tool result is void",
+                "the answer was cut off, as by a restart of the daemon: what was told of it since the last tool result is void",
             ),
             optional(
                 "resumed",
