@@ -343,6 +343,9 @@ fn first_token(name: &str, extent: Extent) -> Vec<Figure> {
     let mut followers = [0, 1].map(|place| {
         let mut wire = Dialect::Exoclaw.connect(&cluster.daemons[place]);
         wire.send(&attach.to_string());
+        // What is said before it is attached it is not told.
+        let reply = wire.next();
+        assert!(has(reply.as_bytes(), b"\"result\""), "{reply}");
         wire
     });
     let mut poll = Poll::of(&followers);

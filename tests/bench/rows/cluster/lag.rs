@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use futures::StreamExt as _;
 use rusqlite::{Connection, OpenFlags};
+use tempfile::TempDir;
 
 use super::{Cluster, PATIENCE, fresh_name, has, prompt};
 use crate::figures::{Figure, percentile};
@@ -36,14 +37,14 @@ type Places = Vec<(u64, u64)>;
 pub(super) fn lag(name: &str, extent: Extent) -> Vec<Figure> {
     let model = Model::new(1, Duration::ZERO);
     let cluster = Cluster::start(&model);
-    let is_over = AtomicBool::new(false);
-    let (places, seconds) = std::thread::scope(|scope| {
-        let looks: Vec<_> = cluster
-            .homes
-            .iter()
-            .map(|home| (home.path().join("clawmux.db"), &is_over))
-            .map(|(store, is_over)| scope.spawn(move || looked(store, is_over)))
-            .collect();
+    let (server, is_over) = (cluster.servers[0].url(), AtomicBool::new(false));
+    let (places, written, seconds) = std::thread::scope(|scope| {
+        let look = |home: &TempDir| {
+            let (store, is_over) = (home.path().join("clawmux.db"), &is_over);
+            scope.spawn(move || looked(store, is_over))
+        };
+        let looks: Vec<_> = cluster.homes.iter().map(look).collect();
+        let consumer = scope.spawn(|| consumed(&server, &is_over));
         let over = Over(&is_over);
         let begin = Instant::now();
         steadily(&cluster, Duration::from_secs(extent.units(9) as u64));
@@ -51,23 +52,29 @@ pub(super) fn lag(name: &str, extent: Extent) -> Vec<Figure> {
         // What is on its way still comes.
         std::thread::sleep(Duration::from_secs(1));
         drop(over);
-        (looks.into_iter().map(|look| look.join().expect("it looks")).collect::<Vec<Places>>(), seconds)
+        let places: Vec<Places> = looks.into_iter().map(|look| look.join().expect("it looks")).collect();
+        (places, consumer.join().expect("it consumes"), seconds)
     });
-    let written = written(&cluster, places[0][0].0);
-    let mut lags = Vec::new();
+    let mut stores = Vec::new();
     for places in &places {
         let mut places = places.iter().peekable();
-        for (record, at) in &written {
+        for (record, (at, _)) in &written {
             while places.next_if(|(applied, _)| applied < record).is_some() {}
             let (_, seen) = places.peek().expect("every store has it in the end");
-            lags.push(seen.saturating_sub(*at) as f64 / 1e3);
+            stores.push(seen.saturating_sub(*at) as f64 / 1e3);
         }
     }
+    let consumer: Vec<f64> =
+        written.values().map(|(at, came)| came.saturating_sub(*at) as f64 / 1e3).collect();
+    let figure = |kind, share| {
+        let figure = Figure::new(name, kind, "ms", vec![percentile(&stores, share)]);
+        figure.beside("consumer", vec![percentile(&consumer, share)], None)
+    };
     let rate = written.len() as f64 / seconds;
     vec![
         Figure::new(name, "records a second", "", vec![rate]),
-        Figure::new(name, "p50", "ms", vec![percentile(&lags, 0.5)]),
-        Figure::new(name, "p99", "ms", vec![percentile(&lags, 0.99)]).at_most(LAG_P99_MS),
+        figure("p50", 0.5),
+        figure("p99", 0.99).at_most(LAG_P99_MS),
     ]
 }
 
@@ -89,8 +96,7 @@ fn looked(store: PathBuf, is_over: &AtomicBool) -> Places {
         let applied: i64 = look.query_row([], |row| row.get(0)).expect("a row");
         let applied = applied.cast_unsigned();
         if places.last().is_none_or(|(last, _)| *last != applied) {
-            let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-            places.push((applied, u64::try_from(since_1970.as_micros()).expect("before year 500,000")));
+            places.push((applied, now_us()));
         }
         std::thread::sleep(LOOK);
     }
@@ -133,27 +139,35 @@ fn steadily(cluster: &Cluster, during: Duration) {
     }
 }
 
-/// When the log got each record after this one, in microseconds since 1970.
-fn written(cluster: &Cluster, after: u64) -> BTreeMap<u64, u64> {
-    let adapter = Adapter::new(&[cluster.servers[0].url()]);
+/// A record: when the log got it, and when a bare consumer did, in microseconds since 1970.
+type Written = BTreeMap<u64, (u64, u64)>;
+
+/// Consumes the log until it is over, and does nothing with it.
+fn consumed(server: &str, is_over: &AtomicBool) -> Written {
+    let adapter = Adapter::new(&[server.to_owned()]);
     adapter.wait(async {
-        let mut log = adapter.js.get_stream("clawmux_LOG").await.expect("the log");
-        let last = log.info().await.expect("it says how far it is").state.last_sequence;
+        let log = adapter.js.get_stream("clawmux_LOG").await.expect("the log");
         let consumer = log.create_consumer(pull::Config {
             ack_policy: AckPolicy::None,
-            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: after + 1 },
-            headers_only: true,
+            deliver_policy: DeliverPolicy::New,
             ..pull::Config::default()
         });
-        let messages = consumer.await.expect("a consumer").messages().await.expect("messages");
-        let mut written = BTreeMap::new();
-        let mut messages = std::pin::pin!(messages);
-        while written.last_key_value().map_or(after, |(last, _)| *last) < last {
-            let message = messages.next().await.expect("it goes on").expect("a message");
+        let mut messages = consumer.await.expect("a consumer").messages().await.expect("messages");
+        let mut written = Written::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let Ok(message) = tokio::time::timeout(Duration::from_millis(100), messages.next()).await else {
+                continue;
+            };
+            let message = message.expect("it goes on").expect("a message");
             let info = message.info().expect("it is of a stream");
             let at = u64::try_from(info.published.unix_timestamp_nanos() / 1_000).expect("after 1970");
-            written.insert(info.stream_sequence, at);
+            written.insert(info.stream_sequence, (at, now_us()));
         }
         written
     })
+}
+
+fn now_us() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    u64::try_from(since_1970.as_micros()).expect("before year 500,000")
 }
