@@ -203,13 +203,13 @@ fn nothing_is_left_of_a_server_however_it_ends() {
 #[test]
 fn calls_that_fail_are_results_and_the_server_goes_on_or_is_started_again() {
     needs!("python3");
-    let daemon = start("good", "timeout_ms = 400\noutput_bytes = 1000");
+    let daemon = start("good", "timeout_ms = 1000\noutput_bytes = 1000");
     let mut client = Client::connect(daemon.address);
     ready(&daemon, "test");
     for (tool, input, says) in [
         ("mcp_test_big", json!({ "bytes": 1001 }), "answered with 1001 bytes (limit 1000)"),
         ("mcp_test_read", json!({ "path": "/nowhere/x" }), "nowhere"),
-        ("mcp_test_hang", json!({}), "took longer than 400 ms"),
+        ("mcp_test_hang", json!({}), "took longer than 1000 ms"),
         ("mcp_test_asks", json!({}), "sampling/createMessage"),
     ] {
         let (told, is_error) = call(&mut client, tool, input);
