@@ -4,6 +4,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use crate::handover::owns;
 use crate::trial::Trial;
 
 /// Stops a daemon, and starts it again after so many answers of the others.
@@ -18,14 +19,19 @@ pub async fn miss(trial: &Trial, machine: usize, answers: usize) -> Result<(), S
     trial.machines.start(machine).await
 }
 
-/// Fills the small disk of a machine until so many answers were given by the others, makes room again, and starts its
-/// server anew: one whose disk was full takes no part until then.
+/// Fills the small disk of a machine, has it hand its sessions over, lets the others give so many answers, makes room
+/// again, and starts its server anew: one whose disk was full takes no part until then.
 ///
 /// # Errors
 /// Where the others do not go on, or the machine does not come back.
 pub async fn full(trial: &Trial, machine: usize, answers: usize) -> Result<(), String> {
     let (machines, disk) = (&trial.machines, trial.small_disk.as_ref().expect("it has one"));
     disk.fill();
+    let is_noticed = async || !machines.ready(machine).await;
+    machines.until("it is noticed that a disk is full", is_noticed).await?;
+    let (name, other) = (format!("m{machine}"), (machine + 1) % machines.count());
+    machines.ask(other, &["cluster", "handover", &name]).await?;
+    owns(trial, other, &name, false).await?;
     let before = trial.answered();
     let enough = async || trial.answered() >= before + answers;
     machines.until("enough is answered while a disk is full", enough).await?;
@@ -34,7 +40,11 @@ pub async fn full(trial: &Trial, machine: usize, answers: usize) -> Result<(), S
         server.kill();
         server.start();
     }
-    machines.until("all daemons are ready again", async || machines.are_ready().await).await
+    machines.until("all daemons are ready again", async || machines.are_ready().await).await?;
+    // It takes sessions again once it is started anew.
+    machines.stop(machine).await?;
+    machines.start(machine).await?;
+    owns(trial, other, &name, true).await
 }
 
 /// Stops a daemon, flips a bit of what its replica says of the records that it had, and starts it again; until the

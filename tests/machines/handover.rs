@@ -26,7 +26,10 @@ pub async fn roll(trial: &Trial) -> Result<(), String> {
 }
 
 /// Waits until a node owns some sessions, or none, as another machine sees it.
-async fn owns(trial: &Trial, seen_by: usize, name: &str, some: bool) -> Result<(), String> {
+///
+/// # Errors
+/// Where it is not so for a minute.
+pub async fn owns(trial: &Trial, seen_by: usize, name: &str, some: bool) -> Result<(), String> {
     let is_so = async || {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let Ok(slots) = trial.machines.ask(seen_by, &["cluster", "slots"]).await else { return false };
