@@ -968,6 +968,7 @@ impl StreamHandler<Fed> for Cluster {
                 if self.outlook.is_held_up(&why) {
                     tracing::error!(why, "cluster: the store can't apply the log; it is tried again");
                 }
+                self.outlook.is_able(false);
                 self.forget_what_is_awake();
                 self.follow_later(ctx);
             }

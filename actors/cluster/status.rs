@@ -35,6 +35,10 @@ const STILL_MS: u64 = 4_000;
 /// How long a node was not heard that makes room for another one.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
+/// How long a store can't follow the log until its node gives its slots away, and can again until it takes some, in
+/// milliseconds.
+const GIVES_WAY_MS: u64 = 3_000;
+
 /// What servers say that have lost the log.
 const NO_STREAM: &str = "10059";
 
@@ -76,6 +80,10 @@ pub(super) struct Outlook {
     begun_anew_ms: u64,
     /// Why the store can't go on with the log.
     held_up: Option<String>,
+    /// Since when the store can't be written, or can again, in milliseconds of this process's clock.
+    able: (bool, u64),
+    /// Whether the slots are given away because of that.
+    gives_way: bool,
     /// Places at which this store was, the latest last.
     places: VecDeque<(u64, Digest)>,
     /// The other nodes, as they were heard.
@@ -109,7 +117,8 @@ struct Peer {
 
 impl Outlook {
     pub(super) fn new(now_ms: u64) -> Self {
-        Self { answered_ms: now_ms, acked_ms: now_ms, followed: (0, now_ms), ..Self::default() }
+        let (followed, able) = ((0, now_ms), (true, now_ms));
+        Self { answered_ms: now_ms, acked_ms: now_ms, followed, able, ..Self::default() }
     }
 
     /// A record was acknowledged, after so long.
@@ -138,6 +147,14 @@ impl Outlook {
     /// The store goes on with the log.
     pub(super) fn goes_on(&mut self) {
         self.held_up = None;
+        self.is_able(true);
+    }
+
+    /// Whether the store could be written.
+    pub(super) fn is_able(&mut self, is_able: bool) {
+        if self.able.0 != is_able {
+            self.able = (is_able, now_ms());
+        }
     }
 
     /// A slot was gained.
@@ -260,12 +277,29 @@ impl Cluster {
             tracing::warn!(
                 "cluster: no other node takes what this one was to give away: it takes part again"
             );
+            self.outlook.gives_way = false;
+            self.own(Input::CallOff, ctx);
+        }
+    }
+
+    /// What this node owned would wait for its store, where that can't be written: others can.
+    fn look_whether_it_can_own(&mut self, ctx: &mut Context<Self>) {
+        let (is_able, since) = self.outlook.able;
+        if now_ms().saturating_sub(since) < GIVES_WAY_MS {
+            return;
+        }
+        if !is_able && self.ownership.state() == Some(NodeState::Live) {
+            let because = "since the store can't be written: they are taken back when it can";
+            self.outlook.gives_way = self.hand_over(because, ctx).is_some();
+        } else if is_able && std::mem::take(&mut self.outlook.gives_way) {
+            tracing::info!("cluster: the store can be written again: slots are taken again");
             self.own(Input::CallOff, ctx);
         }
     }
 
     fn look(&mut self, ctx: &mut Context<Self>) {
         self.look_whether_anybody_takes(ctx);
+        self.look_whether_it_can_own(ctx);
         if !std::mem::replace(&mut self.outlook.is_asking, true) {
             let (engine, store) = (Rc::clone(&self.engine), self.store.clone());
             let is_nodes_turn = self.outlook.looks.is_multiple_of(NODES_EVERY);
@@ -357,17 +391,20 @@ impl Cluster {
         Some(ErrorCode::Unavailable.error(format!("{why}; it goes on by itself when that is over")))
     }
 
-    /// Gives all slots away, and says how many; none where nobody else is there to take them.
-    fn hand_over(&mut self, ctx: &mut Context<Self>) -> Option<usize> {
+    /// Gives all slots away, as an operator asks, and says how many; none where nobody else is there to take them.
+    fn hand_over_as_asked(&mut self, ctx: &mut Context<Self>) -> Option<usize> {
+        self.outlook.gives_way = false;
+        let because = "as an operator asked; none is taken until a restart or `clawmux drain --off`";
+        self.hand_over(because, ctx)
+    }
+
+    fn hand_over(&mut self, because: &str, ctx: &mut Context<Self>) -> Option<usize> {
         if self.ownership.membership().takers(now_ms()).is_empty() {
             return None;
         }
         let slots = self.held();
         if self.ownership.state() != Some(NodeState::Draining) {
-            tracing::info!(
-                "cluster: all slots are being given away, as an operator asked; none is taken until a restart or \
-                 `clawmux drain --off`"
-            );
+            tracing::info!("cluster: all slots are being given away, {because}");
         }
         self.own(Input::Drain, ctx);
         Some(slots)
@@ -376,7 +413,7 @@ impl Cluster {
 
 impl StreamHandler<HandOverAsked> for Cluster {
     fn handle(&mut self, asked: HandOverAsked, ctx: &mut Context<Self>) {
-        let slots = self.hand_over(ctx);
+        let slots = self.hand_over_as_asked(ctx);
         let engine = Rc::clone(&self.engine);
         self.awaited.add(async move { engine.hands_over(asked, slots).await }, |_, answered, _| {
             if let Err(why) = answered {
@@ -394,8 +431,9 @@ impl Handler<GiveAway> for Cluster {
 
     fn handle(&mut self, GiveAway(on): GiveAway, ctx: &mut Self::Context) -> Self::Result {
         if on {
-            return self.hand_over(ctx);
+            return self.hand_over_as_asked(ctx);
         }
+        self.outlook.gives_way = false;
         self.own(Input::CallOff, ctx);
         Some(self.held())
     }

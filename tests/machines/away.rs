@@ -19,18 +19,17 @@ pub async fn miss(trial: &Trial, machine: usize, answers: usize) -> Result<(), S
     trial.machines.start(machine).await
 }
 
-/// Fills the small disk of a machine, has it hand its sessions over, lets the others give so many answers, makes room
-/// again, and starts its server anew: one whose disk was full takes no part until then.
+/// Fills the small disk of a machine until the others own its sessions and have given so many answers, makes room
+/// again, and starts its server anew: one whose disk was full takes no part until then. The daemon takes sessions again
+/// by itself.
 ///
 /// # Errors
 /// Where the others do not go on, or the machine does not come back.
 pub async fn full(trial: &Trial, machine: usize, answers: usize) -> Result<(), String> {
     let (machines, disk) = (&trial.machines, trial.small_disk.as_ref().expect("it has one"));
-    disk.fill();
-    let is_noticed = async || !machines.ready(machine).await;
-    machines.until("it is noticed that a disk is full", is_noticed).await?;
     let (name, other) = (format!("m{machine}"), (machine + 1) % machines.count());
-    machines.ask(other, &["cluster", "handover", &name]).await?;
+    owns(trial, other, &name, true).await?;
+    disk.fill();
     owns(trial, other, &name, false).await?;
     let before = trial.answered();
     let enough = async || trial.answered() >= before + answers;
@@ -41,9 +40,6 @@ pub async fn full(trial: &Trial, machine: usize, answers: usize) -> Result<(), S
         server.start();
     }
     machines.until("all daemons are ready again", async || machines.are_ready().await).await?;
-    // It takes sessions again once it is started anew.
-    machines.stop(machine).await?;
-    machines.start(machine).await?;
     owns(trial, other, &name, true).await
 }
 

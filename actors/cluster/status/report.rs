@@ -191,7 +191,7 @@ impl Handler<Typed<HandOver>> for Cluster {
             }
         };
         if node == self.settings.node {
-            let slots = self.hand_over(ctx);
+            let slots = self.hand_over_as_asked(ctx);
             return Box::pin(async move { handed(node, slots) }.into_actor(self));
         }
         let is_known = self.outlook.nodes.iter().any(|known| known.from.node == node)
