@@ -3,7 +3,8 @@
 //! machines. Without optimization, on a machine that others use too, they do: one and the same build took from 4.3 to 9.2
 //! times as much as the relay for paced tokens, where the processor sleeps between any two, and from 13 to 22.5 times for
 //! a chat of one token. There every ceiling is twice what was measured at least: they find what doubles the work and no
-//! more.
+//! more. What goes to many of OpenClaw's clients is gathered the more, the less time the daemon has, so that a delivery
+//! costs any multiple there (5 to 62 times, of one and the same build): it has no ceiling without optimization.
 
 use crate::figures::Figure;
 
@@ -18,6 +19,9 @@ struct Ceiling {
     dev: f64,
 }
 
+/// No ceiling.
+const NONE: f64 = f64::INFINITY;
+
 const CEILINGS: [Ceiling; 11] = [
     ceiling("ping 64x1, CPU", "epoll echo", 2.0, 5.0),
     ceiling("ping 64x1, CPU", "actix echo", 1.5, 2.5),
@@ -29,26 +33,34 @@ const CEILINGS: [Ceiling; 11] = [
     ceiling("one-token chat, CPU", "relay", 11.0, 42.0),
     ceiling("fan exoclaw 1000, CPU a delivery", "fan", 2.1, 6.5),
     ceiling("fan wundr 1000, CPU a delivery", "fan", 2.9, 8.0),
-    ceiling("fan openclaw 1000, CPU a delivery", "fan", 1.4, 11.0),
+    ceiling("fan openclaw 1000, CPU a delivery", "fan", 1.4, NONE),
 ];
 
 const fn ceiling(title: &'static str, beside: &'static str, release: f64, dev: f64) -> Ceiling {
     Ceiling { title, beside, release, dev }
 }
 
+impl Ceiling {
+    /// That of this build.
+    fn ratio(&self) -> f64 {
+        if cfg!(debug_assertions) { self.dev } else { self.release }
+    }
+}
+
 /// Whether a row of this name has any.
 pub fn has(row: &str) -> bool {
-    CEILINGS.iter().any(|ceiling| ceiling.title.split(',').next() == Some(row))
+    let is_of_row = |ceiling: &&Ceiling| ceiling.title.split(',').next() == Some(row);
+    CEILINGS.iter().filter(is_of_row).any(|ceiling| ceiling.ratio() < NONE)
 }
 
 /// Whether all hold; says of each that does not.
 pub fn hold(figures: &[Figure]) -> bool {
     let mut holds = true;
-    for Ceiling { title, beside, release, dev } in CEILINGS {
-        let ceiling = if cfg!(debug_assertions) { dev } else { release };
-        let figure = figures.iter().find(|figure| figure.title() == title);
+    for of_build in CEILINGS {
+        let (Ceiling { title, beside, .. }, ceiling) = (&of_build, of_build.ratio());
+        let figure = figures.iter().find(|figure| figure.title() == *title);
         let other = figure
-            .and_then(|figure| Some((figure, figure.beside.iter().find(|other| other.name == beside)?)));
+            .and_then(|figure| Some((figure, figure.beside.iter().find(|other| other.name == *beside)?)));
         // Rows that were not asked for.
         let Some((figure, other)) = other else { continue };
         let (ratio, _) = other.ratio(&figure.ours);
