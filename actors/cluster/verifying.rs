@@ -183,13 +183,13 @@ impl Reached {
                         "the store that is made anew can't apply the record after {}: {why}",
                         self.position
                     );
-                    return Err(error(Unusable::away(why)));
+                    return Err(ErrorCode::Unavailable.error(why));
                 }
             };
             if self.position > before {
                 since = Instant::now();
             } else if since.elapsed() >= PATIENCE {
-                return Err(ErrorCode::Unavailable.error(why));
+                return Err(error(Unusable::away(why)));
             }
             sleep(PAUSE).await;
         }

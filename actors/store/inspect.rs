@@ -433,8 +433,8 @@ impl Inspection<'_> {
         Ok(())
     }
 
-    /// What the daemon can't start without: of which cluster it is and how far, the keys of sessions with work, and the text of steps
-    /// that stream.
+    /// What the daemon can't start without: of which cluster it is and how far, the keys of sessions with work, and the
+    /// text of steps that stream.
     fn what_a_start_reads(&mut self, db: &Connection) -> rusqlite::Result<()> {
         if schema::kind(db).is_ok_and(|kind| kind == Kind::Log(FORMAT))
             && let Err(error) = replica(db)

@@ -31,8 +31,7 @@ impl Engine {
     /// # Errors
     /// Where it can't be begun.
     pub async fn hand_overs_asked(&self, node: &NodeName) -> Result<HandOversAsked, String> {
-        let subscribed = self.nats.client.subscribe(self.subjects.handover(node));
-        let asked = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await;
+        let asked = self.subscribe(self.subjects.handover(node)).await;
         asked.map(HandOversAsked)
     }
 

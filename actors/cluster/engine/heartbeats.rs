@@ -97,8 +97,7 @@ impl Engine {
         if !self.nodes().await?.iter().any(|known| known.from.node == *node) {
             return Ok(false);
         }
-        let subscribed = self.nats.client.subscribe(self.subjects.alive(node));
-        let mut beats = self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await?;
+        let mut beats = self.subscribe(self.subjects.alive(node)).await?;
         let heard = timeout(LISTENS, beats.next()).await;
         Ok(matches!(heard, Ok(Some(_))))
     }
@@ -109,13 +108,9 @@ impl Engine {
     /// # Errors
     /// Where it can't be begun.
     pub async fn heartbeats(&self) -> Result<Heartbeats, String> {
-        let client = &self.nats.client;
-        let heard = async {
-            let messages = client.subscribe(self.subjects.all_alive()).await;
-            let messages = messages.map_err(|error| one_line(&error))?;
-            Ok(Heartbeats { messages, me: Arc::clone(&self.me) })
-        };
-        self.in_time(heard).await.map_err(|why| format!("other nodes can't be heard: {why}"))
+        let messages = self.subscribe(self.subjects.all_alive()).await;
+        let messages = messages.map_err(|why| format!("other nodes can't be heard: {why}"))?;
+        Ok(Heartbeats { messages, me: Arc::clone(&self.me) })
     }
 }
 

@@ -156,7 +156,8 @@ impl Engine {
         }
     }
 
-    async fn subscribe(&self, subject: String) -> Result<Subscriber, String> {
+    /// Begins to hear what is sent to a subject, as soon as the server knows of it.
+    pub(super) async fn subscribe(&self, subject: String) -> Result<Subscriber, String> {
         let subscribed = self.nats.client.subscribe(subject);
         self.in_time(async { subscribed.await.map_err(|error| one_line(&error)) }).await
     }
