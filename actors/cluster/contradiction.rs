@@ -6,30 +6,17 @@
 
 use std::path::Path;
 use std::pin::pin;
-use std::time::{Duration, Instant};
 
 use clawmux_core::cluster::base::{Left, Manifest};
 use clawmux_core::cluster::stamp::Sequence;
 use clawmux_core::error::Error;
 use clawmux_core::replica::digest::{Digest, chained};
 use futures::StreamExt as _;
-use tokio::time::{sleep, timeout};
 
+use super::NotFed;
 use super::beginning::{error, no_log, replica};
 use super::engine::{Engine, Site, Unusable};
-
-/// How long the log is tried to be read that can't be, without a record that comes.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The pause before it is tried again.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// How long a record may take.
-const RECORD_MAX: Duration = Duration::from_secs(10);
-
-/// How long more is waited for where the log says that it is read to its end: a server may be a little behind the
-/// others.
-const END_MAX: Duration = Duration::from_secs(2);
+use super::log_reader::{LogReader, read};
 
 /// What a log says of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +59,10 @@ pub async fn look(site: &Site, path: &Path, told: &mut dyn FnMut(u64, u64)) -> R
     if first > base.position + 1 {
         return Ok(Verdict::Silent(format!("it begins with record {first}, and what was before is gone")));
     }
-    if chain(&engine, &base, ours.applied, told).await? == ours.digest {
+    let (position, digest) = (base.position, base.digest);
+    let mut chain = Chain { engine: &engine, position, digest, last: ours.applied, told };
+    read(&mut chain).await.map_err(|stopped| error(Unusable::away(stopped.into_why())))?;
+    if chain.digest == ours.digest {
         return Ok(Verdict::Fits);
     }
     Ok(Verdict::Contradicts(format!(
@@ -105,63 +95,31 @@ fn of_another(ours: &Left, base: &Manifest) -> Verdict {
     }
 }
 
-/// The chain over the records of the log up to `last`.
-async fn chain(
-    engine: &Engine,
-    base: &Manifest,
-    last: u64,
-    told: &mut dyn FnMut(u64, u64),
-) -> Result<Digest, Error> {
-    let mut reached = Reached { position: base.position, digest: base.digest, last };
-    let mut since = Instant::now();
-    loop {
-        let before = reached.position;
-        let Err(why) = reached.follow(engine, told).await else { return Ok(reached.digest) };
-        if reached.position > before {
-            since = Instant::now();
-        } else if since.elapsed() >= PATIENCE {
-            return Err(error(Unusable::away(why)));
-        }
-        sleep(PAUSE).await;
-    }
-}
-
-/// How far the log was read.
-struct Reached {
+/// The chain over records of the log, and how far it is.
+struct Chain<'a> {
+    engine: &'a Engine,
     position: u64,
     digest: Digest,
-    /// How far it is to be read.
+    /// How far it is to come.
     last: u64,
+    told: &'a mut dyn FnMut(u64, u64),
 }
 
-impl Reached {
-    async fn follow(&mut self, engine: &Engine, told: &mut dyn FnMut(u64, u64)) -> Result<(), String> {
-        if self.position >= self.last {
-            return Ok(());
+impl LogReader for Chain<'_> {
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    async fn follow(&mut self) -> Result<(), NotFed> {
+        let records = self.engine.follow_up_to(Sequence(self.position), Sequence(self.last)).await;
+        let mut records = pin!(records.map_err(NotFed::Log)?);
+        while let Some(record) = records.next().await {
+            let record = record.map_err(NotFed::Log)?;
+            self.position = record.sequence.0;
+            self.digest = chained(&self.digest, self.position, &record.subject, &record.record);
+            (self.told)(self.position, self.last);
         }
-        let records = engine.follow(Sequence(self.position)).await?;
-        let mut is_at_end = records.pending() == 0;
-        let mut records = pin!(records);
-        loop {
-            let record = match timeout(if is_at_end { END_MAX } else { RECORD_MAX }, records.next()).await {
-                Ok(Some(record)) => record?,
-                // What would be between here and there are guards, which the log has forgotten.
-                Err(_) if is_at_end => return Ok(()),
-                Ok(None) | Err(_) => return Err("no record of the log comes".to_owned()),
-            };
-            let position = record.sequence.0;
-            if position > self.last {
-                return Ok(());
-            }
-            if !engine.is_guard(&record.subject) {
-                self.digest = chained(&self.digest, position, &record.subject, &record.record);
-            }
-            (self.position, is_at_end) = (position, record.pending == 0);
-            told(position, self.last);
-            if position == self.last {
-                return Ok(());
-            }
-        }
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@
 //! | [`engine`] | everything that is asked of JetStream |
 //! | [`beginning`] | how a cluster begins, and how a store gets to its log, before a daemon runs |
 //! | [`contradiction`] | whether the log contradicts a store that another log is to begin with |
+//! | `log_reader` | reads the log up to a record, for those two |
 //! | [`verifying`] | whether a store is what its log says, before a daemon runs |
 //! | `joining` | how a daemon comes to take part |
 //! | `status` | how it is, and whether anything can be written |
@@ -41,6 +42,7 @@ pub mod engine;
 mod files;
 pub(crate) mod joining;
 mod large;
+mod log_reader;
 pub mod peers;
 mod rates;
 pub mod remote;
@@ -191,6 +193,15 @@ enum NotFed {
     Blob(String),
     /// The store could not, or did not say in time.
     Store(String),
+}
+
+impl NotFed {
+    /// Why, in words.
+    fn into_why(self) -> String {
+        match self {
+            Self::Log(why) | Self::Blob(why) | Self::Store(why) => why,
+        }
+    }
 }
 
 /// A heartbeat that came.

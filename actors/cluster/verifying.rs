@@ -7,40 +7,31 @@
 //! The records go the way they go in a daemon, through the same store. Nothing is changed of the store or of the log,
 //! and nothing is left of the one that is made anew.
 
-use std::cell::Cell;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use actix::{Actor as _, Addr};
 use clawmux_core::cluster::base::{ClusterId, Held, Manifest, Reach, Replica, Way, way};
 use clawmux_core::cluster::stamp::Sequence;
 use clawmux_core::error::{Error, ErrorCode};
 use futures::StreamExt as _;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::beginning::{blocking, error, no_log, replica};
 use super::engine::{Engine, Site, Unusable};
 use super::large::{Reads, completed};
+use super::log_reader::{LogReader, read};
 use super::{Followed, NotFed, REPLAYS_MAX, applied};
 use crate::store::tables::Compared;
 use crate::store::{Stop, Store, membership};
 
-/// How long the log is tried to be followed that can't be, without a record that comes.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The pause before it is followed again.
-const PAUSE: Duration = Duration::from_millis(500);
-
 /// How long a record may take until it is applied; large ones come in parts.
 const RECORD_MAX: Duration = Duration::from_secs(300);
-
-/// How long records are waited for where the log says that it has none any more, and the store has: a server may be a
-/// little behind the others.
-const END_MAX: Duration = Duration::from_secs(5);
 
 /// How often it is told how far the comparison is.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
@@ -141,96 +132,53 @@ async fn replay(
 ) -> Result<u64, Error> {
     let (store, _submissions) = Store::open_in_cluster(path).await?;
     let store = store.start();
-    let mut reached = Reached { position: base.position, last, records: 0 };
-    let replayed = reached.go_on(engine, &store, told).await;
+    let position = base.position;
+    let mut replaying = Replaying { engine, store: &store, position, last, records: 0, told };
+    let replayed = read(&mut replaying).await;
+    let (reached, records) = (replaying.position, replaying.records);
     // It is closed before it is compared, or removed.
     let stopped = store.send(Stop).await;
-    replayed?;
+    replayed.map_err(|stopped| match stopped {
+        NotFed::Log(why) => error(Unusable::away(why)),
+        NotFed::Blob(why) => ErrorCode::Conflict.error(format!(
+            "{why}. What the log says can't be known without it: run `clawmux cluster rebuild` on the node whose store is \
+             furthest, where that is to count"
+        )),
+        NotFed::Store(why) => ErrorCode::Unavailable
+            .error(format!("the store that is made anew can't apply the record after {reached}: {why}")),
+    })?;
     stopped.map_err(|_| ErrorCode::Internal.error("the store has stopped"))??;
-    Ok(reached.records)
+    Ok(records)
 }
 
-/// How far a store has come with the records of the log.
-struct Reached {
+/// A store that is made anew, and how far it has come with the records of the log.
+struct Replaying<'a> {
+    engine: &'a Rc<Engine>,
+    store: &'a Addr<Store>,
     position: u64,
     /// How far it is to come.
     last: u64,
     records: u64,
+    told: &'a mut dyn FnMut(Stage),
 }
 
-impl Reached {
-    /// Goes on until all records are applied, however often the log has to be followed anew for that.
-    async fn go_on(
-        &mut self,
-        engine: &Rc<Engine>,
-        store: &Addr<Store>,
-        told: &mut dyn FnMut(Stage),
-    ) -> Result<(), Error> {
-        let mut since = Instant::now();
-        while self.position < self.last {
-            let before = self.position;
-            let why = match self.follow(engine, store, told).await {
-                Ok(()) => return Ok(()),
-                Err(NotFed::Log(why)) => why,
-                Err(NotFed::Blob(why)) => {
-                    return Err(ErrorCode::Conflict.error(format!(
-                        "{why}. What the log says can't be known without it: run `clawmux cluster rebuild` on the node \
-                         whose store is furthest, where that is to count"
-                    )));
-                }
-                Err(NotFed::Store(why)) => {
-                    let why = format!(
-                        "the store that is made anew can't apply the record after {}: {why}",
-                        self.position
-                    );
-                    return Err(ErrorCode::Unavailable.error(why));
-                }
-            };
-            if self.position > before {
-                since = Instant::now();
-            } else if since.elapsed() >= PATIENCE {
-                return Err(error(Unusable::away(why)));
-            }
-            sleep(PAUSE).await;
-        }
-        Ok(())
+impl LogReader for Replaying<'_> {
+    fn position(&self) -> u64 {
+        self.position
     }
 
-    /// Follows the log from here.
-    async fn follow(
-        &mut self,
-        engine: &Rc<Engine>,
-        store: &Addr<Store>,
-        told: &mut dyn FnMut(Stage),
-    ) -> Result<(), NotFed> {
-        let records = engine.follow(Sequence(self.position)).await.map_err(NotFed::Log)?;
-        // What came last, and how many are behind it.
-        let came = Rc::new(Cell::new((self.position, records.pending())));
-        let (of_record, last) = (Rc::clone(&came), self.last);
-        let records = records.take_while(move |record| {
-            if let Ok(record) = record {
-                of_record.set((record.sequence.0, record.pending));
-            }
-            std::future::ready(!matches!(record, Ok(record) if record.sequence.0 > last))
-        });
-        let records = completed(Rc::clone(engine), records, Reads::default());
-        let mut applied =
-            std::pin::pin!(applied(store.clone(), self.position, records).buffered(REPLAYS_MAX));
-        while self.position < self.last {
-            let is_at_end = came.get() == (self.position, 0);
-            let next = timeout(if is_at_end { END_MAX } else { RECORD_MAX }, applied.next()).await;
-            match next {
-                Ok(Some(Ok((Followed { position, .. }, _)))) => {
-                    self.position = position;
-                    self.records += 1;
-                    told(Stage::Applied(position, self.last));
-                }
-                Ok(Some(Err(why))) => return Err(why),
-                // What would be between here and there are guards, which the log has forgotten.
-                Ok(None) => return Ok(()),
-                Err(_) if is_at_end => return Ok(()),
-                Err(_) => return Err(NotFed::Log("no record of the log comes".to_owned())),
-            }
+    async fn follow(&mut self) -> Result<(), NotFed> {
+        let records = self.engine.follow_up_to(Sequence(self.position), Sequence(self.last)).await;
+        let records = completed(Rc::clone(self.engine), records.map_err(NotFed::Log)?, Reads::default());
+        let mut applied = pin!(applied(self.store.clone(), self.position, records).buffered(REPLAYS_MAX));
+        while let Some(fed) = timeout(RECORD_MAX, applied.next())
+            .await
+            .map_err(|_| NotFed::Log("no record of the log comes".to_owned()))?
+        {
+            let (Followed { position, .. }, _) = fed?;
+            self.position = position;
+            self.records += 1;
+            (self.told)(Stage::Applied(position, self.last));
         }
         Ok(())
     }

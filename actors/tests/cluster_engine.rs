@@ -174,7 +174,6 @@ fn a_key_is_one_records() {
         let engine = open(&server.settings()).await;
         let (ada, bob) = (session(&engine, "ada"), session(&engine, "bob"));
         let (key, other) = (engine.guard(&[7; 16]), engine.guard(&[8; 16]));
-        assert!(engine.is_guard(&key) && !engine.is_guard(&ada));
         let first = engine.publish_guarded((&key, text("of ada")), &ada, NONE, text("a1")).await;
         assert_eq!(first, Published::Acked(Sequence(2)));
         let second = engine.publish_guarded((&key, text("of bob")), &bob, NONE, text("b1")).await;
@@ -189,6 +188,10 @@ fn a_key_is_one_records() {
         assert_eq!(engine.read_guard(&other).await, Ok(None));
         assert_eq!(engine.read_since(&ada, NONE, 10).await, Ok(vec![(Sequence(2), text("a1"))]));
         assert_eq!(engine.extent().await.unwrap().records, 2);
+        let followed = engine.follow(NONE).await.unwrap();
+        assert_eq!(followed.pending(), 1, "a guard says nothing for a store");
+        let followed = followed.take(1).map(|record| record.unwrap()).collect::<Vec<_>>().await;
+        assert_eq!((followed[0].sequence, &followed[0].subject), (Sequence(2), &ada));
         // More at once than a server takes.
         let many = (0..120_u8).map(|nth| {
             let (engine, key) = (engine.clone(), engine.guard(&[9, nth]));

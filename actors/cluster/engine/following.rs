@@ -1,4 +1,4 @@
-//! The log from a record on, in order, every record once.
+//! The log from a record on, in order, every record once. Guards of keys are left out: they say nothing for a store.
 //!
 //! A consumer of one's own for each time it is followed, without acknowledgements, kept in the memory of one
 //! server. It numbers what it delivers: where a number is missing, the connection lost something, and
@@ -16,7 +16,8 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use bytes::Bytes;
 use clawmux_core::cluster::stamp::Sequence;
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
+use tokio::time::timeout;
 
 use super::Engine;
 use crate::nats::one_line;
@@ -34,10 +35,17 @@ const HEARTBEAT: Duration = Duration::from_millis(1500);
 /// How long a consumer is kept that nobody asks.
 const KEPT: Duration = Duration::from_secs(30);
 
+/// How long a record may take to come that is not the last.
+const RECORD_MAX: Duration = Duration::from_secs(20);
+
+/// How long records are waited for where the log says that it has none any more: a server may be a little behind the
+/// others.
+const END_MAX: Duration = Duration::from_secs(5);
+
 /// A record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Its place. Places in between are empty: what was there was purged, or was a guard that is over.
+    /// Its place. Places in between are those of guards, or empty.
     pub sequence: Sequence,
     /// What it is under.
     pub subject: String,
@@ -68,8 +76,8 @@ impl std::fmt::Debug for Messages {
 }
 
 impl Engine {
-    /// Every record of the log after this place, those of guards included, and those that are yet to come. A
-    /// record of which an owner heard no acknowledgement comes, too, once a majority has it.
+    /// Every record of the log after this place but guards, and those that are yet to come. A record of which an owner
+    /// heard no acknowledgement comes, too, once a majority has it.
     ///
     /// A place behind the end of the log is waited for: whether the log is shorter than a replica,
     /// [`Engine::extent`] tells.
@@ -80,6 +88,7 @@ impl Engine {
         let config = pull::Config {
             description: Some("clawmux: a replica".to_owned()),
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: after.0.saturating_add(1) },
+            filter_subjects: self.subjects.followed(),
             ack_policy: AckPolicy::None,
             inactive_threshold: KEPT,
             num_replicas: 1,
@@ -112,6 +121,37 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Every record after one place up to another one, and no more where the log has none between the last that came
+    /// and there: what was there are guards.
+    ///
+    /// # Errors
+    /// Where it can't be begun; the stream ends with an error where no record comes.
+    pub(in crate::cluster) async fn follow_up_to(
+        &self,
+        after: Sequence,
+        last: Sequence,
+    ) -> Result<impl Stream<Item = Result<LogRecord, String>>, String> {
+        let records = self.follow(after).await?;
+        Ok(futures::stream::try_unfold(records, move |mut records| async move {
+            let is_at_end = records.pending() == 0;
+            let next = async {
+                match records.last() < last {
+                    true => records.next().await,
+                    false => None,
+                }
+            };
+            match timeout(if is_at_end { END_MAX } else { RECORD_MAX }, next).await {
+                Ok(Some(record)) => {
+                    Ok(Some(record?).filter(|record| record.sequence <= last).map(|record| (record, records)))
+                }
+                Err(_) if !is_at_end => Err("no record of the log comes".to_owned()),
+                Ok(None) | Err(_) => Ok(None),
+            }
+        }))
+    }
+}
+
 impl Followed {
     /// The place of the last record that came; at first the one after which it is followed.
     pub fn last(&self) -> Sequence {
@@ -123,7 +163,7 @@ impl Followed {
         self.pending
     }
 
-    fn take(&mut self, message: &async_nats::jetstream::Message) -> Result<LogRecord, String> {
+    fn record_of(&mut self, message: &async_nats::jetstream::Message) -> Result<LogRecord, String> {
         let info = message.info().map_err(|error| format!("a record of the log says no place: {error}"))?;
         let (nth, sequence, last) = (info.consumer_sequence, info.stream_sequence, self.last.0);
         if nth != self.delivered + 1 || sequence <= last {
@@ -149,7 +189,7 @@ impl Stream for Followed {
             return Poll::Ready(None);
         }
         let taken = match ready!(Pin::new(&mut self.messages.0).poll_next(context)) {
-            Some(Ok(message)) => self.take(&message),
+            Some(Ok(message)) => self.record_of(&message),
             Some(Err(error)) => Err(format!("the log falls silent: {}", one_line(&error))),
             None => Err("the log falls silent: its consumer is gone".to_owned()),
         };

@@ -214,11 +214,6 @@ impl Engine {
         self.subjects.guard(hash)
     }
 
-    /// Whether this is the subject of a guard, whose record says nothing for the store.
-    pub fn is_guard(&self, subject: &str) -> bool {
-        self.subjects.is_guard(subject)
-    }
-
     /// Whether a server is connected now. Without one everything fails at once.
     pub fn is_connected(&self) -> bool {
         self.nats.client.connection_state() == State::Connected

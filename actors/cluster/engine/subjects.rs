@@ -112,6 +112,11 @@ impl Subjects {
         format!("{}.log.>", self.prefix)
     }
 
+    /// What a store is made of: everything in the log but guards.
+    pub(super) fn followed(&self) -> Vec<String> {
+        ["s", "t"].map(|of| format!("{}.log.{of}.>", self.prefix)).into()
+    }
+
     /// The records of a session, whose slot is this.
     pub(super) fn session(&self, session: &SessionKey, slot: Slot) -> String {
         format!("{}.log.s.{}.{}", self.prefix, slot.number(), SessionId::of(session))
@@ -131,12 +136,6 @@ impl Subjects {
     /// The guard of the key with this hash.
     pub(super) fn guard(&self, hash: &[u8]) -> String {
         format!("{}.log.k.{}", self.prefix, hex(hash))
-    }
-
-    /// Whether this is the subject of a guard.
-    pub(super) fn is_guard(&self, subject: &str) -> bool {
-        let rest = subject.strip_prefix(&*self.prefix);
-        rest.is_some_and(|rest| rest.starts_with(".log.k."))
     }
 
     /// The stream that has blobs.
@@ -245,7 +244,7 @@ mod tests {
         assert_eq!(subjects.table_of("clawmux.log.t.jobs"), Some("jobs"));
         assert!(subjects.table_of("clawmux.log.t.cats").is_none() && subjects.table_of(&session).is_none());
         assert_eq!(subjects.guard(&[0, 255]), "clawmux.log.k.00ff");
-        assert!(subjects.is_guard("clawmux.log.k.00ff") && !subjects.is_guard(&session));
+        assert_eq!(subjects.followed(), ["clawmux.log.s.>", "clawmux.log.t.>"]);
         assert_eq!(
             (subjects.blob_stream(), subjects.blobs()),
             ("clawmux_BLOBS".into(), "clawmux.blob.>".into())
