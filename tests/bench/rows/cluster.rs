@@ -3,6 +3,7 @@
 //! nats-server the rows are left out.
 
 mod lag;
+mod records;
 mod streams;
 mod waking;
 
@@ -64,10 +65,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) fn rows() -> Vec<Row> {
     vec![
         Row::new("cluster prompts 1", |name, extent| with_server(|| elsewhere(name, extent, 1))),
-        Row::new("cluster prompts 64", |name, extent| with_server(|| elsewhere(name, extent, 64))),
+        Row::new("cluster prompts 64", |name, extent| with_server(|| paced(name, extent, 64))),
+        Row::new("cluster prompts 64 flat out", |name, extent| with_server(|| elsewhere(name, extent, 64))),
         Row::new("cluster prompts 256", |name, extent| with_server(|| prompts(name, extent, 256))),
         Row::new("cluster first token", |name, extent| with_server(|| first_token(name, extent))),
-        Row::new("cluster streams", |name, extent| with_server(|| streams::streams(name, extent))),
+        Row::new("cluster records 256", |name, extent| with_server(|| records::records(name, extent, 256))),
+        Row::new("cluster streams 96", |name, extent| with_server(|| streams::streams(name, extent, 96))),
+        Row::new("cluster streams 480", |name, extent| with_server(|| streams::streams(name, extent, 480)))
+            .long(),
         Row::new("cluster lag", |name, extent| with_server(|| lag::lag(name, extent))),
         Row::new("cluster waking 200", |name, extent| with_server(|| waking::waking(name, extent))),
         Row::new("cluster idle", |name, _| with_server(|| idle(name))),
@@ -179,7 +184,8 @@ fn has(message: &[u8], part: &[u8]) -> bool {
     message.windows(part.len()).any(|window| window == part)
 }
 
-/// Prompts of sessions that other daemons own, so many at once: from sending one until it is acknowledged.
+/// Prompts of sessions that other daemons own, so many at once, one after the other: from sending one until it is
+/// acknowledged. Answers are over at once, so that with more than a few there is more to do than can be done.
 fn elsewhere(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
     let model = Model::new(1, Duration::ZERO);
     let cluster = Cluster::start(&model);
@@ -208,13 +214,31 @@ fn elsewhere(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
     vec![figure("p50", 0, P50_MS), figure("p99", 1, P99_MS)]
 }
 
-/// How long each took, in milliseconds.
-fn times(process: &Process, accounts: &[String]) -> Vec<f64> {
-    times_of(process, accounts, EACH)
+/// The same of sessions whose answers take a second, each session at its own times.
+fn paced(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
+    const ANSWER: Duration = Duration::from_secs(1);
+    let model = Model::new(1, ANSWER);
+    let cluster = Cluster::start(&model);
+    let owners = cluster.owners();
+    let ours = || {
+        let accounts: Vec<String> = (0..sessions).map(|_| cluster.account(&owners, 0, false)).collect();
+        let took = times_of(&cluster.daemons[0], &accounts, EACH, ANSWER / sessions as u32);
+        vec![percentile(&took, 0.5), percentile(&took, 0.99)]
+    };
+    ours();
+    let contenders: Vec<Contender<'_>> = vec![Box::new(ours)];
+    let [ours] = columns(rounds(extent.rounds(ROUNDS), contenders));
+    let figure = |kind, at: usize, goal| Figure::new(name, kind, "ms", ours[at].clone()).at_most(goal);
+    vec![figure("p50", 0, P50_MS), figure("p99", 1, P99_MS)]
 }
 
-/// The same, with so many prompts of each.
-fn times_of(process: &Process, accounts: &[String], each: usize) -> Vec<f64> {
+/// How long each took, in milliseconds.
+fn times(process: &Process, accounts: &[String]) -> Vec<f64> {
+    times_of(process, accounts, EACH, Duration::ZERO)
+}
+
+/// The same, with so many prompts of each; the first one of each so long after that of the one before.
+fn times_of(process: &Process, accounts: &[String], each: usize, apart: Duration) -> Vec<f64> {
     let mut wires: Vec<Wire> = accounts.iter().map(|_| Dialect::Exoclaw.connect(process)).collect();
     let (mut poll, mut took) = (Poll::of(&wires), Vec::new());
     let mut begun = vec![Instant::now(); wires.len()];
@@ -226,12 +250,15 @@ fn times_of(process: &Process, accounts: &[String], each: usize) -> Vec<f64> {
         wire.send(&prompt(&accounts[place], &format!("{}-{}", accounts[place], sent[place])));
         sent[place]
     };
-    for (place, wire) in wires.iter_mut().enumerate() {
-        send(wire, place, &mut begun);
-    }
+    let (begin, mut started) = (Instant::now(), 0);
     let mut turns = vec![1; wires.len()];
     while ended < wires.len() {
-        for place in poll.ready(PATIENCE) {
+        while started < wires.len() && begin.elapsed() >= apart * started as u32 {
+            send(&mut wires[started], started, &mut begun);
+            started += 1;
+        }
+        let next = (apart * started as u32).saturating_sub(begin.elapsed());
+        for place in poll.ready(if started < wires.len() { next } else { PATIENCE }) {
             let wire = &mut wires[place];
             wire.receive();
             let mut is_over = false;

@@ -10,21 +10,16 @@ use futures::StreamExt as _;
 use rusqlite::{Connection, OpenFlags};
 use tempfile::TempDir;
 
-use super::{Cluster, PATIENCE, fresh_name, has, prompt};
+use super::records::Speaker;
+use super::{Cluster, PATIENCE};
 use crate::figures::{Figure, percentile};
-use crate::load::dialect::Dialect;
 use crate::load::model::Model;
-use crate::load::poll::Poll;
-use crate::load::wire::Wire;
 use crate::nats::Adapter;
 use crate::rows::Extent;
 
 /// How far behind a store may be with so many records a second, in milliseconds.
 const LAG_P99_MS: f64 = 50.0;
 const RECORDS_A_SECOND: u32 = 5_000;
-
-/// Records of a prompt with a key: the guard of its key, what begins it, the call of the model, its end, its usage.
-const RECORDS_A_PROMPT: u32 = 5;
 
 const SESSIONS: u32 = 300;
 
@@ -38,7 +33,7 @@ pub(super) fn lag(name: &str, extent: Extent) -> Vec<Figure> {
     let model = Model::new(1, Duration::ZERO);
     let cluster = Cluster::start(&model);
     let (server, is_over) = (cluster.servers[0].url(), AtomicBool::new(false));
-    let (places, written, seconds) = std::thread::scope(|scope| {
+    let (places, written, rate) = std::thread::scope(|scope| {
         let look = |home: &TempDir| {
             let (store, is_over) = (home.path().join("clawmux.db"), &is_over);
             scope.spawn(move || looked(store, is_over))
@@ -46,14 +41,12 @@ pub(super) fn lag(name: &str, extent: Extent) -> Vec<Figure> {
         let looks: Vec<_> = cluster.homes.iter().map(look).collect();
         let consumer = scope.spawn(|| consumed(&server, &is_over));
         let over = Over(&is_over);
-        let begin = Instant::now();
-        steadily(&cluster, Duration::from_secs(extent.units(9) as u64));
-        let seconds = begin.elapsed().as_secs_f64();
+        let rate = steadily(&cluster, Duration::from_secs(extent.units(9) as u64));
         // What is on its way still comes.
         std::thread::sleep(Duration::from_secs(1));
         drop(over);
         let places: Vec<Places> = looks.into_iter().map(|look| look.join().expect("it looks")).collect();
-        (places, consumer.join().expect("it consumes"), seconds)
+        (places, consumer.join().expect("it consumes"), rate)
     });
     let mut stores = Vec::new();
     for places in &places {
@@ -70,7 +63,6 @@ pub(super) fn lag(name: &str, extent: Extent) -> Vec<Figure> {
         let figure = Figure::new(name, kind, "ms", vec![percentile(&stores, share)]);
         figure.beside("consumer", vec![percentile(&consumer, share)], None)
     };
-    let rate = written.len() as f64 / seconds;
     vec![
         Figure::new(name, "records a second", "", vec![rate]),
         figure("p50", 0.5),
@@ -103,40 +95,28 @@ fn looked(store: PathBuf, is_over: &AtomicBool) -> Places {
     places
 }
 
-/// Prompts of many sessions, each at its times, at all daemons.
-fn steadily(cluster: &Cluster, during: Duration) {
-    let every = Duration::from_secs(1) * SESSIONS * RECORDS_A_PROMPT / RECORDS_A_SECOND;
-    let begin = Instant::now();
-    let mut wires: Vec<Wire> = cluster
-        .daemons
-        .iter()
-        .cycle()
-        .take(SESSIONS as usize)
-        .map(|at| Dialect::Exoclaw.connect(at))
-        .collect();
-    let accounts: Vec<String> = wires.iter().map(|_| fresh_name()).collect();
-    let mut poll = Poll::of(&wires);
-    let mut due: Vec<Duration> = (0..SESSIONS).map(|nth| begin.elapsed() + every * nth / SESSIONS).collect();
-    let mut is_answered = vec![true; wires.len()];
-    let mut sent = 0;
+/// Messages put into many sessions, each at its times, at all daemons. Gives how many a second there were.
+fn steadily(cluster: &Cluster, during: Duration) -> f64 {
+    let every = Duration::from_secs(1) * SESSIONS / RECORDS_A_SECOND;
+    let mut speaker = Speaker::new(cluster, SESSIONS as usize);
+    let mut due: Vec<Duration> = (0..SESSIONS).map(|nth| every * nth / SESSIONS).collect();
+    let mut is_answered = vec![true; due.len()];
+    let (begin, mut sent) = (Instant::now(), 0);
     while begin.elapsed() < during || is_answered.contains(&false) {
         let now = begin.elapsed();
-        for (place, wire) in wires.iter_mut().enumerate() {
-            if now < during && is_answered[place] && due[place] <= now {
+        for session in 0..due.len() {
+            if now < during && is_answered[session] && due[session] <= now {
+                speaker.send(session);
                 sent += 1;
-                wire.send(&prompt(&accounts[place], &format!("{sent}")));
-                (is_answered[place], due[place]) = (false, due[place] + every);
+                (is_answered[session], due[session]) = (false, due[session] + every);
             }
         }
-        for place in poll.ready(Duration::from_millis(1)) {
-            wires[place].receive();
-            while let Some(message) = wires[place].take() {
-                assert!(!has(message, b"\"error\""), "{}", String::from_utf8_lossy(message));
-                is_answered[place] |= Dialect::Exoclaw.is_end(message);
-            }
+        for session in speaker.answered(Duration::from_millis(1)) {
+            is_answered[session] = true;
         }
         assert!(begin.elapsed() < during + PATIENCE, "some are not answered");
     }
+    f64::from(sent) / begin.elapsed().as_secs_f64()
 }
 
 /// A record: when the log got it, and when a bare consumer did, in microseconds since 1970.

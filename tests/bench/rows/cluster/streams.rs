@@ -16,12 +16,12 @@ use crate::rows::{Extent, columns, home, on_model};
 /// How many times what they take at one daemon.
 const PER_CORE: f64 = 1.5;
 
-const STREAMS: usize = 96;
 const TOKENS_A_SECOND: u32 = 50;
 /// For how long they stream, in seconds.
 const SECONDS: u32 = 3;
 
-pub(super) fn streams(name: &str, extent: Extent) -> Vec<Figure> {
+/// So many, clients of each daemon in turn.
+pub(super) fn streams(name: &str, extent: Extent, streams: usize) -> Vec<Figure> {
     let each = (TOKENS_A_SECOND * SECONDS) as usize;
     let model = &Model::new(each, Duration::from_secs(1) / TOKENS_A_SECOND);
     let cluster = Cluster::start(model);
@@ -31,18 +31,18 @@ pub(super) fn streams(name: &str, extent: Extent) -> Vec<Figure> {
     let of_cluster: Vec<u32> =
         cluster.daemons.iter().map(Process::pid).chain(cluster.servers.iter().map(Server::pid)).collect();
     let spent = |clients: Vec<(&Process, String)>, pids: &[u32]| {
-        let streams = Streams::across(Dialect::Exoclaw, clients, pids);
-        vec![streams.run_steady(model, each * STREAMS).cpu_us]
+        let running = Streams::across(Dialect::Exoclaw, clients, pids);
+        vec![running.run_steady(model, each * streams).cpu_us]
     };
     let at = |is_its: bool| {
-        let places = (0..cluster.daemons.len()).cycle().take(STREAMS);
+        let places = (0..cluster.daemons.len()).cycle().take(streams);
         let client = |place: usize| (&cluster.daemons[place], cluster.account(&owners, place, is_its));
         spent(places.map(client).collect(), &of_cluster)
     };
     let contenders: Vec<Contender<'_>> = vec![
         Box::new(|| at(true)),
         Box::new(|| at(false)),
-        Box::new(|| spent((0..STREAMS).map(|_| (&alone, fresh_name())).collect(), &[alone.pid()])),
+        Box::new(|| spent((0..streams).map(|_| (&alone, fresh_name())).collect(), &[alone.pid()])),
     ];
     let [own, elsewhere, alone] =
         columns(rounds(extent.rounds(ROUNDS), contenders)).map(|mut figures| figures.remove(0));

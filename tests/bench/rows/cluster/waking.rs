@@ -23,7 +23,7 @@ pub(super) fn waking(name: &str, extent: Extent) -> Vec<Figure> {
     let owners = cluster.owners();
     let accounts: Vec<String> =
         (0..extent.units(SESSIONS)).map(|_| cluster.account(&owners, 0, true)).collect();
-    super::times_of(&cluster.daemons[0], &accounts, PROMPTS);
+    super::times_of(&cluster.daemons[0], &accounts, PROMPTS, Duration::ZERO);
     let mut drained = daemon::command(cluster.homes[0].path());
     let (code, said, why) = daemon::output(drained.arg("drain"));
     assert_eq!(code, 0, "{said}{why}");
