@@ -74,7 +74,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn a_daemon_on_its_own_passes_the_same_trial() {
     needs!("nats-server", "networks");
-    let size = Size { seed: 1, machines: 1, is_cluster: false, sessions: 40, small_disk: None };
+    let size = Size { machines: 1, is_cluster: false, ..Size::cluster(1, 40) };
     befall(size, &[Kind::KillDaemon, Kind::FreezeDaemon], 4);
 }
 
@@ -82,14 +82,14 @@ fn a_daemon_on_its_own_passes_the_same_trial() {
 fn whatever_befalls_the_machines_nothing_is_lost_and_nothing_happens_twice() {
     needs!("nats-server", "networks");
     let seed = number("CLAWMUX_CLUSTER_SEED").unwrap_or(1);
-    let size = Size { seed, machines: 3, is_cluster: true, sessions: 200, small_disk: None };
+    let size = Size::cluster(seed, 200);
     befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(4));
 }
 
 #[test]
 fn daemons_that_hand_over_and_come_back_refuse_nobody() {
     needs!("nats-server", "networks");
-    let size = Size { seed: 2, machines: 3, is_cluster: true, sessions: 40, small_disk: None };
+    let size = Size::cluster(2, 40);
     Trial::run(size, async |trial| {
         // Who loses a key to another daemon begins anew, and so are his calls interrupted.
         trial.company.book.borrow_mut().shares = false;
@@ -113,7 +113,7 @@ fn daemons_that_hand_over_and_come_back_refuse_nobody() {
 #[test]
 fn a_daemon_that_was_away_for_long_has_all_of_it_in_the_end() {
     needs!("nats-server", "networks");
-    let size = Size { seed: 3, machines: 3, is_cluster: true, sessions: 40, small_disk: None };
+    let size = Size::cluster(3, 40);
     Trial::run(size, async |trial| {
         trial.company.pause_max_ms.set(200);
         trial.speak().await?;
@@ -127,7 +127,7 @@ fn a_daemon_that_was_away_for_long_has_all_of_it_in_the_end() {
 #[test]
 fn a_machine_whose_disk_is_full_is_done_without_and_comes_back() {
     needs!("nats-server", "networks", "mounts");
-    let size = Size { seed: 5, machines: 3, is_cluster: true, sessions: 40, small_disk: Some(1) };
+    let size = Size { small_disk: Some(1), ..Size::cluster(5, 40) };
     Trial::run(size, async |trial| {
         trial.company.pause_max_ms.set(200);
         trial.speak().await?;
@@ -141,7 +141,7 @@ fn a_machine_whose_disk_is_full_is_done_without_and_comes_back() {
 #[test]
 fn a_replica_that_differs_is_noticed() {
     needs!("nats-server", "networks");
-    let size = Size { seed: 4, machines: 3, is_cluster: true, sessions: 4, small_disk: None };
+    let size = Size::cluster(4, 4);
     Trial::run(size, async |trial| {
         trial.speak().await?;
         away::differ(trial, 1).await

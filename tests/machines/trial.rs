@@ -42,6 +42,13 @@ pub struct Size {
     pub small_disk: Option<usize>,
 }
 
+impl Size {
+    /// A cluster of three machines.
+    pub fn cluster(seed: u64, sessions: usize) -> Self {
+        Self { seed, machines: 3, is_cluster: true, sessions, small_disk: None }
+    }
+}
+
 /// A trial under way.
 pub struct Trial {
     pub size: Size,
