@@ -147,7 +147,7 @@ impl Cluster {
     }
 
     /// A node that is there, and can't read records of this version.
-    pub(super) fn too_old_for(&self, version: u32) -> Option<NodeName> {
+    fn too_old_for(&self, version: u32) -> Option<NodeName> {
         let mut others = self.ownership.membership().hears(now_ms());
         others.find(|node| self.outlook.is_too_old(node, version)).cloned()
     }
@@ -187,13 +187,14 @@ impl Cluster {
     /// The record that is on its way under this subject is not in the log, and never will be.
     fn is_refused(&mut self, subject: &Subject, error: &Error, ctx: &mut Context<Self>) {
         let Some(writing) = self.writings.get_mut(subject) else { return };
-        let given_up = writing.give_up(|_| true);
+        let (in_flight, blob) = (writing.in_flight.take(), writing.blob.take());
+        writing.failed();
         if matches!(writing.stage, Stage::Asleep) {
             self.awake.remove(&writing.name);
             self.restless.insert(subject.clone());
         }
-        if let Some((answer, blob)) = given_up {
-            blob.into_iter().for_each(|blob| self.remove_blob(blob));
+        blob.into_iter().for_each(|blob| self.remove_blob(blob));
+        if let Some((_, answer)) = in_flight {
             answer.one_is(Err(error.clone()));
         }
         self.proceed(subject, ctx);

@@ -65,7 +65,6 @@ use clawmux_core::cluster::ownership::slots::{Action, Input, Ownership};
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::cluster::stamp::{RecordId, Sequence, Stamp, Token};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::replica::record::CALLS_VERSION;
 use clawmux_core::replica::{Record, Subject, Write};
 use futures::{Stream, StreamExt as _};
 use serde_json::json;
@@ -360,10 +359,9 @@ impl Cluster {
 
     /// Does what is next under a subject, as far as that can be done now.
     fn proceed(&mut self, subject: &Subject, ctx: &mut Context<Self>) {
-        let (now, can_share) = (now_ms(), self.too_old_for(CALLS_VERSION).is_none());
         while let Some(writing) = self.writings.get_mut(subject) {
             let is_open = matches!(&writing.stage, Stage::Awake(appender) if appender.is_open());
-            let Some(Waiting { what, answer }) = writing.next(now, can_share) else { break };
+            let Some(Waiting { what, answer }) = writing.next() else { break };
             match what {
                 What::Text(session, events) => {
                     let shown = self.store.send(ShowText { session, events });
@@ -404,9 +402,6 @@ impl Cluster {
                     break;
                 }
             }
-        }
-        if self.writings.get(subject).is_some_and(Writing::is_waiting) {
-            self.restless.insert(subject.clone());
         }
     }
 
@@ -743,18 +738,15 @@ impl Cluster {
             Some(_) => token == self.epoch,
             None => token.is_some_and(|token| self.own.contains(&token)),
         };
+        let spent = || Some(Record::usage_of(record)).filter(|records| !records.is_empty());
         let changed = match table {
-            Some(table) if table != "calls" => vec![ChangedElsewhere::Table(table)],
+            Some(table) if table != "calls" => Some(ChangedElsewhere::Table(table)),
             // What this process wrote for its sessions it knows, and what it spent it counted when it did.
-            _ if is_ours => Vec::new(),
-            _ => {
-                let spent = Some(Record::usage_of(record)).filter(|records| !records.is_empty());
-                let says = table.is_none() && Record::may_say(record);
-                let said = says.then_some(ChangedElsewhere::Table("channels"));
-                spent.map(ChangedElsewhere::Usage).into_iter().chain(said).collect()
-            }
+            _ if is_ours => None,
+            None if Record::may_say(record) => Some(ChangedElsewhere::Table("channels")),
+            _ => spent().map(ChangedElsewhere::Usage),
         };
-        for changed in changed {
+        if let Some(changed) = changed {
             self.awaited.add(self.store.send(changed), |_, _, _| {});
         }
     }
@@ -769,14 +761,11 @@ impl Cluster {
             let Some(writing) = self.writings.get_mut(&subject) else { continue };
             match &writing.stage {
                 Stage::Awake(appender) => {
-                    let deadline = appender.deadline_ms();
-                    if writing.is_waiting() {
-                        self.proceed(&subject, ctx);
-                    }
-                    match deadline {
-                        Some(deadline) if deadline <= now => self.tell(&subject, News::Tick, ctx),
-                        Some(_) => drop(self.restless.insert(subject)),
-                        None => {}
+                    let Some(deadline) = appender.deadline_ms() else { continue };
+                    if deadline <= now {
+                        self.tell(&subject, News::Tick, ctx);
+                    } else {
+                        self.restless.insert(subject);
                     }
                 }
                 Stage::Asking => {}
@@ -793,9 +782,6 @@ impl Cluster {
             return self.proceed(subject, ctx);
         }
         let Some(writing) = self.writings.get_mut(subject) else { return };
-        if writing.is_waiting() {
-            writing.waits_since_ms.get_or_insert(now);
-        }
         let owner = writing.slot.and_then(|slot| self.ownership.owner(slot));
         let owner = owner.filter(|owner| **owner != self.settings.node);
         let waited = writing.waits_since_ms.map_or(0, |since| now.saturating_sub(since));
@@ -1027,7 +1013,7 @@ impl StreamHandler<Submission> for Cluster {
             }
             Subject::Table(table) => Writing::new(self.engine.table(table), None),
         });
-        writing.submit(submission, now_ms());
+        writing.submit(submission);
         self.proceed(&subject, ctx);
     }
 

@@ -131,10 +131,6 @@ impl Cluster {
 
     fn close(&mut self, slot: Slot, ctx: &mut Context<Self>) {
         for subject in self.subjects_of(slot) {
-            if let Some(writing) = self.writings.get_mut(&subject) {
-                writing.hurry();
-                self.proceed(&subject, ctx);
-            }
             self.tell(&subject, News::Close, ctx);
         }
         self.look_whether_vacated(slot, ctx);

@@ -19,7 +19,7 @@ use clawmux_core::cluster::ownership::appender::STALL_MS;
 use clawmux_core::cluster::ownership::slots::Input;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::replica::digest::Digest;
-use clawmux_core::replica::record::LATEST_VERSION;
+use clawmux_core::replica::record::ENVELOPE_VERSION;
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
@@ -177,7 +177,7 @@ impl Outlook {
 
     /// What a heartbeat says besides.
     pub(super) fn beat(&self, heartbeat: Heartbeat) -> Beat {
-        Beat { heartbeat, at: self.places.back().copied(), reads: LATEST_VERSION }
+        Beat { heartbeat, at: self.places.back().copied(), reads: ENVELOPE_VERSION }
     }
 
     /// Takes a heartbeat in.

@@ -2,12 +2,9 @@
 //!
 //! One record is on its way at a time: what follows is decided on what the store has then. Text of a step that is
 //! under way is no record; it is shown here once everything before it was applied.
-//!
-//! What becomes of calls of models goes with events of the same session where some are written soon, and the events
-//! that end a step wait a moment for what its call cost: both come at the same time.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -18,7 +15,7 @@ use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
 use clawmux_core::replica::spoken::{Part, Spoken};
-use clawmux_core::replica::{Appended, Blob, CallChange, Guard, Write};
+use clawmux_core::replica::{Blob, Guard, Write};
 use tokio::sync::oneshot;
 
 use crate::store::{Counted, Submission, Submitted};
@@ -31,7 +28,6 @@ pub(super) struct Writing {
     pub(super) slot: Option<Slot>,
     pub(super) stage: Stage,
     pub(super) queue: VecDeque<Waiting>,
-    calls: Calls,
     /// The record that is on its way, and who waits for it.
     pub(super) in_flight: Option<(Stamp, Answer)>,
     /// The blob that it is, where it is too large for the log.
@@ -80,7 +76,6 @@ impl Writing {
             slot,
             stage: Stage::Asleep,
             queue: VecDeque::new(),
-            calls: Calls::default(),
             in_flight: None,
             blob: None,
             is_append: false,
@@ -92,16 +87,9 @@ impl Writing {
     }
 
     /// Takes a change in.
-    pub(super) fn submit(&mut self, Submission { change, done, counted }: Submission, now_ms: u64) {
+    pub(super) fn submit(&mut self, Submission { change, done, counted }: Submission) {
         let what: Vec<What> = match change {
-            Submitted::Call(change) => {
-                self.calls.add(change, Answer::new(done, 1, Some(counted)), now_ms);
-                return;
-            }
-            Submitted::Write(write) => {
-                self.calls.note(&write);
-                vec![What::Record(write)]
-            }
+            Submitted::Write(write) => vec![What::Record(write)],
             Submitted::Append(append) => {
                 let parts = self.spoken.take(&append.session, &append.events, append.reserve, &append.to_say);
                 let what = |part| match part {
@@ -115,36 +103,17 @@ impl Writing {
         self.queue.extend(what.into_iter().map(|what| Waiting { what, answer: answer.clone() }));
     }
 
-    /// What is next, where nothing is on its way: what is left of a change that failed is not. `can_share` says whether
-    /// every daemon can read events with calls.
-    pub(super) fn next(&mut self, now_ms: u64, can_share: bool) -> Option<Waiting> {
+    /// What is next, where nothing is on its way: what is left of a change that failed is not.
+    pub(super) fn next(&mut self) -> Option<Waiting> {
         if self.in_flight.is_some() {
             return None;
         }
-        while self.queue.pop_front_if(|next| next.answer.has_failed()).is_some() {}
-        if let Some(waiting) = self.calls.alone(now_ms, can_share) {
-            return Some(waiting);
-        }
-        match self.queue.front_mut() {
-            Some(Waiting { what: What::Record(Write::Append(append)), answer }) if can_share => {
-                if !self.calls.join(append, answer, now_ms) {
-                    return None;
-                }
+        while let Some(next) = self.queue.pop_front() {
+            if !next.answer.has_failed() {
+                return Some(next);
             }
-            _ => {}
         }
-        self.queue.pop_front()
-    }
-
-    /// Has nothing wait for company any more.
-    pub(super) fn hurry(&mut self) {
-        self.calls.waiting.iter_mut().for_each(|(.., since_ms)| *since_ms = 0);
-        self.calls.held_since_ms = self.calls.held_since_ms.map(|_| 0);
-    }
-
-    /// Whether something is to be done in the next moments that nothing has to happen for.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.calls.waiting.is_empty() || self.calls.held_since_ms.is_some()
+        None
     }
 
     /// The last change failed. Where it was one of events, the session begins anew: text of steps is said anew, too.
@@ -171,9 +140,8 @@ impl Writing {
 
     /// Refuses everything that is not on its way; the text of steps is forgotten, for whoever goes on says it anew.
     pub(super) fn refuse_all(&mut self, error: &Error) {
-        let calls = self.calls.waiting.drain(..).map(|(_, answer, _)| answer);
-        for answer in self.queue.drain(..).map(|waiting| waiting.answer).chain(calls) {
-            answer.one_is(Err(error.clone()));
+        for waiting in self.queue.drain(..) {
+            waiting.answer.one_is(Err(error.clone()));
         }
         self.spoken = Spoken::default();
     }
@@ -185,71 +153,8 @@ impl Writing {
 
     /// Whether it can be forgotten.
     pub(super) fn is_idle(&self) -> bool {
-        let has_nothing = self.queue.is_empty() && self.calls.waiting.is_empty();
-        self.in_flight.is_none() && has_nothing && self.spoken.is_empty()
+        self.in_flight.is_none() && self.queue.is_empty() && self.spoken.is_empty()
     }
-}
-
-/// How long a change of a call waits for events to go with, and events for what their call cost, in milliseconds.
-const COMPANY_MS: u64 = 20;
-
-/// What becomes of calls of a session's models.
-#[derive(Default)]
-struct Calls {
-    /// What waits for events to go with, who waits for it, and since when.
-    waiting: VecDeque<(CallChange, Answer, u64)>,
-    /// Those that began and are not over.
-    under_way: HashSet<u64>,
-    /// Since when events wait for what their call cost.
-    held_since_ms: Option<u64>,
-}
-
-impl Calls {
-    fn add(&mut self, change: CallChange, answer: Answer, now_ms: u64) {
-        match &change {
-            CallChange::Begun { call, .. } => drop(self.under_way.insert(*call)),
-            CallChange::Ended { call, .. } => drop(self.under_way.remove(call)),
-        }
-        self.waiting.push_back((change, answer, now_ms));
-    }
-
-    /// A change of a call that goes alone.
-    fn note(&mut self, write: &Write) {
-        if let Write::BeginCall { call, .. } = write {
-            self.under_way.insert(*call);
-        }
-    }
-
-    /// What goes alone, since it has waited for long enough or nobody can take it along.
-    fn alone(&mut self, now_ms: u64, can_share: bool) -> Option<Waiting> {
-        let is_due = |(.., since): &mut (_, _, u64)| !can_share || has_passed(*since, now_ms);
-        let (change, answer, _) = self.waiting.pop_front_if(is_due)?;
-        Some(Waiting { what: What::Record(change.into()), answer })
-    }
-
-    /// Has everything that waits go with these events. False where they are to wait themselves.
-    fn join(&mut self, append: &mut Appended, answer: &Answer, now_ms: u64) -> bool {
-        let ends_step = append.events.iter().any(|logged| logged.event.settles());
-        if ends_step
-            && !self.under_way.is_empty()
-            && !has_passed(*self.held_since_ms.get_or_insert(now_ms), now_ms)
-        {
-            return false;
-        }
-        self.held_since_ms = None;
-        // A prompt is refused where its key is taken: no call depends on that.
-        if append.guards().is_empty() {
-            for (change, waits, _) in self.waiting.drain(..) {
-                append.calls.push(change);
-                answer.takes_along(waits);
-            }
-        }
-        true
-    }
-}
-
-fn has_passed(since_ms: u64, now_ms: u64) -> bool {
-    now_ms.saturating_sub(since_ms) >= COMPANY_MS
 }
 
 /// Who waits for a change, which may have several parts: told when all of them are made, or one is refused.
@@ -260,8 +165,6 @@ struct Answering {
     done: RefCell<Option<oneshot::Sender<Result<(), Error>>>>,
     has_failed: Cell<bool>,
     left: Cell<usize>,
-    /// Those whose changes are in the same record.
-    along: RefCell<Vec<Answer>>,
     _counted: Option<Counted>,
 }
 
@@ -276,7 +179,6 @@ impl Answer {
             done: RefCell::new(Some(done)),
             has_failed: Cell::new(false),
             left: Cell::new(parts),
-            along: RefCell::default(),
             _counted: counted,
         }));
         if parts == 0 {
@@ -285,16 +187,8 @@ impl Answer {
         answer
     }
 
-    /// Another one's change is made with the next of its parts, or refused with it.
-    fn takes_along(&self, other: Self) {
-        self.0.along.borrow_mut().push(other);
-    }
-
     /// One of its parts is made, or refused.
     pub(super) fn one_is(&self, outcome: Result<(), Error>) {
-        for other in self.0.along.take() {
-            other.one_is(outcome.clone());
-        }
         let left = self.0.left.get().saturating_sub(1);
         self.0.left.set(left);
         if outcome.is_err() {
@@ -330,11 +224,6 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use clawmux_core::cluster::stamp::{RecordId, Token};
-    use clawmux_core::conversation::event::Event;
-    use clawmux_core::conversation::log::usage::UsageRecord;
-    use clawmux_core::ids::{Owner, Seq};
-    use clawmux_core::provider::usage::Usage;
-    use clawmux_core::time::Timestamp;
 
     use super::*;
 
@@ -364,110 +253,6 @@ mod tests {
         assert!(table.in_flight.is_some());
     }
 
-    fn usage() -> UsageRecord {
-        let session = SessionKey::new("main", "test", "a", "main").unwrap();
-        let usage = Usage::new(3, 4);
-        let (run, agent, at) = ("r".into(), "main".into(), Timestamp::from_millis(7));
-        let (provider, model, cost, changed) = ("up".to_owned(), "m".to_owned(), None, None);
-        UsageRecord { session, run, agent, provider, model, usage, cost, changed, at }
-    }
-
-    fn begun(call: u64) -> CallChange {
-        CallChange::Begun { call, reserved: usage() }
-    }
-
-    fn ended(call: u64) -> CallChange {
-        CallChange::Ended { call, records: vec![usage()] }
-    }
-
-    fn events(event: Event) -> What {
-        let (session, run) = (usage().session, Some("r".into()));
-        let events = [Logged { first_seq: Seq(1), seq: Seq(1), run, at: Timestamp::default(), event }].into();
-        let (settled, to_say, calls) = (Vec::new(), Vec::new(), Vec::new());
-        What::Record(Write::Append(Appended { session, settled, events, reserve: None, to_say, calls }))
-    }
-
-    fn step_ended() -> What {
-        events(Event::StepEnded { usage: Usage::default() })
-    }
-
-    /// A session in which these calls were told of at 0, and these events then.
-    fn with(
-        calls: Vec<CallChange>,
-        queue: Vec<What>,
-    ) -> (Writing, Vec<oneshot::Receiver<Result<(), Error>>>) {
-        let (mut writing, mut told) = (session(), Vec::new());
-        let mut answer = || {
-            let (done, is_told) = oneshot::channel();
-            told.push(is_told);
-            Answer::of(done)
-        };
-        calls.into_iter().for_each(|change| writing.calls.add(change, answer(), 0));
-        writing.queue.extend(queue.into_iter().map(|what| Waiting { what, answer: answer() }));
-        (writing, told)
-    }
-
-    /// The calls of what is next, and whether it is events.
-    fn next(writing: &mut Writing, now_ms: u64, can_share: bool) -> Option<(bool, usize)> {
-        Some(match writing.next(now_ms, can_share)?.what {
-            What::Record(Write::Append(appended)) => (true, appended.calls.len()),
-            What::Record(Write::BeginCall { .. } | Write::RecordUsage { .. }) => (false, 1),
-            what => panic!("{}", matches!(what, What::Open)),
-        })
-    }
-
-    #[test]
-    fn calls_go_with_events_and_who_waits_for_them_is_told_with_these() {
-        let (mut writing, told) = with(vec![begun(1), ended(1)], vec![step_ended()]);
-        let next = writing.next(1, true).unwrap();
-        assert!(matches!(&next.what, What::Record(Write::Append(appended)) if appended.calls.len() == 2));
-        next.answer.one_is(Err(super::super::away("it is over")));
-        assert!(
-            told.into_iter().all(|mut told| told.try_recv().unwrap().is_err()),
-            "all of it was one record"
-        );
-        assert!(writing.is_idle() && !writing.is_waiting());
-    }
-
-    #[test]
-    fn events_that_end_a_step_wait_a_moment_for_what_its_call_cost() {
-        let (mut writing, _told) = with(vec![begun(1)], vec![step_ended()]);
-        assert_eq!(next(&mut writing, 1, true), None);
-        assert!(writing.is_waiting());
-        let (done, _is_told) = oneshot::channel();
-        writing.calls.add(ended(1), Answer::of(done), 2);
-        assert_eq!(next(&mut writing, 2, true), Some((true, 2)));
-        // It does not come: each for itself, the longest wait first.
-        let (mut writing, _told) = with(vec![begun(1)], vec![step_ended()]);
-        assert_eq!(next(&mut writing, 1, true), None);
-        assert_eq!(next(&mut writing, COMPANY_MS, true), Some((false, 1)));
-        assert_eq!(next(&mut writing, COMPANY_MS, true), None);
-        assert_eq!(next(&mut writing, COMPANY_MS + 1, true), Some((true, 0)));
-        // What ends no step waits for no call.
-        let (mut writing, _told) = with(vec![begun(1)], vec![events(Event::Started)]);
-        assert_eq!(next(&mut writing, 1, true), Some((true, 1)));
-    }
-
-    #[test]
-    fn calls_go_alone_where_no_events_come_or_somebody_can_not_read_them_together() {
-        let (mut writing, _told) = with(vec![begun(1)], Vec::new());
-        assert_eq!(next(&mut writing, COMPANY_MS - 1, true), None);
-        assert!(writing.is_waiting() && !writing.is_idle());
-        assert_eq!(next(&mut writing, COMPANY_MS, true), Some((false, 1)));
-        let (mut writing, _told) = with(vec![begun(1), ended(1)], vec![step_ended()]);
-        for expected in [(false, 1), (false, 1), (true, 0)] {
-            assert_eq!(next(&mut writing, 0, false), Some(expected));
-        }
-        // A session that closes has nothing wait.
-        let (mut writing, _told) = with(vec![begun(1)], Vec::new());
-        writing.hurry();
-        assert_eq!(next(&mut writing, 1000, true), Some((false, 1)));
-        // A prompt may be refused for its key, and takes no call along.
-        let prompt = Event::prompted("hi", Owner::Admins, Some("key".into()));
-        let (mut writing, _told) = with(vec![begun(1)], vec![events(prompt)]);
-        assert_eq!(next(&mut writing, 1, true), Some((true, 0)));
-    }
-
     #[test]
     fn what_is_left_of_a_change_that_fails_is_not_made() {
         let mut writing = session();
@@ -480,9 +265,6 @@ mod tests {
         }
         failing.fails();
         assert!(told.try_recv().is_err(), "why is told later");
-        assert!(
-            writing.next(0, true).is_some() && writing.next(0, true).is_none(),
-            "only the other change is left"
-        );
+        assert!(writing.next().is_some() && writing.next().is_none(), "only the other change is left");
     }
 }

@@ -137,7 +137,7 @@ impl ProviderSupervisor {
         place: Place,
         until: Instant,
         ctx: &mut Context<Self>,
-    ) -> Result<(Begun, BeginCall), Error> {
+    ) -> Result<(Begun, BeginCall, bool), Error> {
         let mut candidates = vec![candidate];
         let price = self.price(&embed.agent, &session, &mut candidates, &mut Vec::new())?;
         let candidate =
@@ -154,12 +154,12 @@ impl ProviderSupervisor {
         let size =
             CallSize { input: estimate_tokens(body.len() as u64), output_min: 1, output_max: 1, price };
         let set_aside = self.meter.reserve(&payer, size)?;
-        let is_awaited = self.meter.lock().is_bounded(&payer.agent, &payer.session.owner());
+        let is_bounded = self.meter.lock().is_bounded(&payer.agent, &payer.session.owner());
         let (call, settling) = (self.granted, ctx.address().recipient());
         let charge = Charge::new(settling, call, self.meter.clone(), (set_aside, size), payer, None);
-        let begun = BeginCall { call, reserved: charge.reserved(candidate.model_ref()), is_awaited };
+        let begun = BeginCall { call, reserved: charge.reserved(candidate.model_ref()) };
         let (standing, texts) = (self.standing.clone(), embed.texts.len());
-        Ok((Begun { candidate, place, charge, standing, body, texts, until }, begun))
+        Ok((Begun { candidate, place, charge, standing, body, texts, until }, begun, is_bounded))
     }
 }
 

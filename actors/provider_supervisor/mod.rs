@@ -396,13 +396,13 @@ impl ProviderSupervisor {
         in_turn.map(candidate).collect()
     }
 
-    /// What a call has reserved, and what is to be in the log before it is made.
+    /// What a call has reserved, what is to be in the log before it is made, and whether any budget bounds it.
     fn grant(
         &mut self,
         asking: Asking,
         candidates: VecDeque<Candidate>,
         supervisor: &Addr<Self>,
-    ) -> Result<(Granted, BeginCall), Error> {
+    ) -> Result<(Granted, BeginCall, bool), Error> {
         let Asking { chat, max_tokens, price, mut notices } = asking;
         let Chat { session, run, agent, mut request, account, .. } = chat;
         let Some(first) = candidates.front() else {
@@ -438,12 +438,12 @@ impl ProviderSupervisor {
         let keeps_bound = is_bounded || set_aside.shared_budget.is_some();
         let settling = supervisor.clone().recipient();
         let charge = Charge::new(settling, call, meter, (set_aside, size), payer, changed);
-        let begun = BeginCall { call, reserved: charge.reserved(model), is_awaited: is_bounded };
+        let begun = BeginCall { call, reserved: charge.reserved(model) };
         let (standing, chosen) = (self.standing.clone(), supervisor.clone().recipient());
         let room = self.room.clone();
         let call =
             Call { session, candidates, request, bound, keeps_bound, notices, body, chosen, standing, room };
-        Ok((Granted { call, charge }, begun))
+        Ok((Granted { call, charge }, begun, is_bounded))
     }
 
     /// What the dearest of these models costs; none where a price is not known. Where a budget is in money,
@@ -527,7 +527,8 @@ impl ProviderSupervisor {
             return Box::pin(std::future::ready(Ok(deltas)));
         };
         let granted = self.grant(asking, candidates, &ctx.address());
-        let granted = granted.map(|(granted, begun)| (Deltas::granted(granted, place), begun));
+        let granted =
+            granted.map(|(granted, begun, is_bounded)| (Deltas::granted(granted, place), begun, is_bounded));
         self.written(granted)
     }
 
@@ -544,9 +545,9 @@ impl ProviderSupervisor {
     /// counts as spent.
     fn written<T: 'static>(
         &mut self,
-        granted: Result<(T, BeginCall), Error>,
+        granted: Result<(T, BeginCall, bool), Error>,
     ) -> ResponseFuture<Result<T, Error>> {
-        let (granted, begun) = match granted {
+        let (granted, call, is_bounded) = match granted {
             Ok(granted) => granted,
             Err(error) => {
                 self.refused += 1;
@@ -554,10 +555,9 @@ impl ProviderSupervisor {
             }
         };
         self.granted += 1;
-        let is_awaited = begun.is_awaited;
-        let written = self.calls.as_ref().map(|calls| calls.begun.send(begun));
+        let written = self.calls.as_ref().map(|calls| calls.begun.send(call));
         let written = match written {
-            Some(written) if is_awaited => written,
+            Some(written) if is_bounded => written,
             Some(written) => {
                 // Nothing it could exceed.
                 self.awaited.add(written, |_, _, _| ());

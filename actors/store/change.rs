@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use actix::{Handler, ResponseFuture};
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::replica::{CallChange, Write};
+use clawmux_core::replica::Write;
 
 use super::failure::Failure;
 use super::live::Live;
@@ -25,8 +25,6 @@ pub(super) enum MadeBy<'a> {
     AllButText(&'a Append),
     /// All of them.
     All(Write),
-    /// All of them, in the next moments: what nobody waits for can go with events of its session.
-    AllInTime(CallChange),
 }
 
 /// A change, which stands beside the table it is about.

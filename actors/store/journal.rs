@@ -11,7 +11,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::replica::{CallChange, Subject, Write};
+use clawmux_core::replica::{Subject, Write};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError as NotSent;
 use tokio::sync::oneshot;
@@ -67,8 +67,6 @@ pub struct Submission {
 pub enum Submitted {
     /// Events of a session. Their text waits for the end of its step.
     Append(Append),
-    /// What becomes of a call of a model, which can go with events of its session.
-    Call(CallChange),
     /// Any other.
     Write(Write),
 }
@@ -78,7 +76,6 @@ impl Submitted {
     pub fn subject(&self) -> Subject {
         match self {
             Self::Append(append) => Subject::Session(SessionKey::clone(&append.session)),
-            Self::Call(change) => change.subject(),
             Self::Write(write) => write.subject(),
         }
     }
@@ -104,7 +101,6 @@ impl Journal for Clustered {
             MadeBy::ThisDaemon => return self.here.take(pending),
             MadeBy::AllButText(append) => Submitted::Append(append.clone()),
             MadeBy::All(write) => Submitted::Write(write),
-            MadeBy::AllInTime(change) => Submitted::Call(change),
         };
         let room = self.cluster.try_reserve().map_err(|error| match error {
             NotSent::Full(()) => full("writes"),

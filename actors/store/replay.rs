@@ -36,8 +36,8 @@ use super::reader::Reader;
 use super::usage;
 use super::writer::Writer;
 use super::{
-    AgreeToTools, Forget, ForgetAll, KeepVectors, RecordCall, SpendOnLearning, Store, WriteAgents,
-    WriteChannel, WriteDevices, WriteFile, WriteJobs, WritePluginValue, WriteTokens,
+    AgreeToTools, BeginCall, Forget, ForgetAll, KeepVectors, RecordCall, RecordUsage, SpendOnLearning, Store,
+    WriteAgents, WriteChannel, WriteDevices, WriteFile, WriteJobs, WritePluginValue, WriteTokens,
 };
 
 /// Applies the next record of the log; answered once it will survive the end of the process, with how its change
@@ -397,8 +397,8 @@ impl Writer {
                 WritePluginValue { namespace, key, value }.apply(self, live)
             }
             Write::AgreedTools { server, tools } => AgreeToTools { server, tools }.apply(self, live),
-            Write::BeginCall { call, reserved } => self.begin_call(call, &reserved),
-            Write::RecordUsage { call, records } => self.end_call(call, &records),
+            Write::BeginCall { call, reserved } => BeginCall { call, reserved }.apply(self, live),
+            Write::RecordUsage { call, records } => RecordUsage { call, records }.apply(self, live),
             Write::RecordCall(call) => RecordCall(call).apply(self, live),
             Write::Remember { memory, by_operator } => Kept::new(*memory, by_operator).apply(self, live),
             Write::Learn(facts) => KeptTogether::learned(facts).apply(self, live),

@@ -13,7 +13,7 @@ use clawmux_core::provider::prefix::Changed;
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::tally::{SpentBy, Tally, UsageTotals};
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::replica::CallChange;
+use clawmux_core::replica::Write;
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, Row, params};
 
@@ -47,9 +47,6 @@ pub struct BeginCall {
     pub call: u64,
     /// The most it may come to, with the time it begins at.
     pub reserved: UsageRecord,
-    /// Whether the call waits until this is kept. Else it may go into a cluster's log with what comes next in its
-    /// session.
-    pub is_awaited: bool,
 }
 
 /// Keeps what a call cost, which is not under way any longer; durable when answered.
@@ -130,13 +127,32 @@ impl Change for BeginCall {
     }
 
     fn made_by(&self) -> MadeBy<'_> {
-        let Self { call, reserved, is_awaited } = self;
-        let begun = CallChange::Begun { call: *call, reserved: reserved.clone() };
-        if *is_awaited { MadeBy::All(begun.into()) } else { MadeBy::AllInTime(begun) }
+        MadeBy::All(Write::BeginCall { call: self.call, reserved: self.reserved.clone() })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
-        writer.begin_call(self.call, &self.reserved)
+        let Self { call, reserved } = self;
+        let Counts { usage: [input, output, ..], cost } = Counts::of(reserved);
+        writer
+            .cached(
+                "INSERT OR REPLACE INTO calls
+                     (id, session, run, agent, owner, provider, model, input_tokens, output_tokens, cost, at)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )?
+            .execute(params![
+                integer(*call),
+                reserved.session.as_str(),
+                reserved.run.as_str(),
+                reserved.agent.as_str(),
+                reserved.session.owner().as_str(),
+                reserved.provider,
+                reserved.model,
+                input,
+                output,
+                cost,
+                time(reserved.at),
+            ])?;
+        Ok(())
     }
 }
 
@@ -146,50 +162,16 @@ impl Change for RecordUsage {
     }
 
     fn made_by(&self) -> MadeBy<'_> {
-        MadeBy::AllInTime(CallChange::Ended { call: self.call, records: self.records.clone() })
+        MadeBy::All(Write::RecordUsage { call: self.call, records: self.records.clone() })
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
-        writer.end_call(self.call, &self.records)
+        writer.cached("DELETE FROM calls WHERE id = ?")?.execute([integer(self.call)])?;
+        self.records.iter().try_for_each(|record| writer.record_usage(record))
     }
 }
 
 impl Writer {
-    pub(super) fn change_call(&mut self, change: &CallChange) -> Result<(), Failure> {
-        match change {
-            CallChange::Begun { call, reserved } => self.begin_call(*call, reserved),
-            CallChange::Ended { call, records } => self.end_call(*call, records),
-        }
-    }
-
-    pub(super) fn begin_call(&mut self, call: u64, reserved: &UsageRecord) -> Result<(), Failure> {
-        let Counts { usage: [input, output, ..], cost } = Counts::of(reserved);
-        self.cached(
-            "INSERT OR REPLACE INTO calls
-                 (id, session, run, agent, owner, provider, model, input_tokens, output_tokens, cost, at)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        )?
-        .execute(params![
-            integer(call),
-            reserved.session.as_str(),
-            reserved.run.as_str(),
-            reserved.agent.as_str(),
-            reserved.session.owner().as_str(),
-            reserved.provider,
-            reserved.model,
-            input,
-            output,
-            cost,
-            time(reserved.at),
-        ])?;
-        Ok(())
-    }
-
-    pub(super) fn end_call(&mut self, call: u64, records: &[UsageRecord]) -> Result<(), Failure> {
-        self.cached("DELETE FROM calls WHERE id = ?")?.execute([integer(call)])?;
-        records.iter().try_for_each(|record| self.record_usage(record))
-    }
-
     fn record_usage(&mut self, record: &UsageRecord) -> Result<(), Failure> {
         let Counts { usage: [input, output, read, written], cost } = Counts::of(record);
         let (owner, agent, at) = (record.session.owner(), record.agent.as_str(), time(record.at));

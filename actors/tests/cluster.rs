@@ -31,7 +31,7 @@ use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::replica::blob::BLOB_BYTES_MAX;
 use clawmux_core::time::Timestamp;
-use futures::future::{FutureExt as _, join_all};
+use futures::future::join_all;
 use joined::joined;
 use nats_server::NatsServer;
 use serde_json::Value as Json;
@@ -165,53 +165,6 @@ fn chat(run: &str, from: u64) -> Vec<Vec<Logged>> {
     ]
 }
 
-/// A call of a model: its begin, and its end.
-fn call(call: u64, is_awaited: bool) -> (BeginCall, RecordUsage) {
-    let reserved = UsageRecord {
-        session: key("x"),
-        run: "r1".into(),
-        agent: "main".into(),
-        provider: "up".into(),
-        model: "m".into(),
-        usage: Usage::new(3, 4),
-        cost: None,
-        changed: None,
-        at: Timestamp::from_millis(7),
-    };
-    (BeginCall { call, reserved: reserved.clone(), is_awaited }, RecordUsage { call, records: vec![reserved] })
-}
-
-#[actix::test]
-async fn what_a_call_cost_is_in_one_record_with_the_end_of_its_step() {
-    let Some(server) = NatsServer::start() else { return };
-    let daemon = Daemon::start(&server, "a").await;
-    let session = key("x");
-    daemon.append(&session, vec![prompt(1, "r1")]).await.unwrap();
-    let written = async || daemon.says().await["written"].as_u64().unwrap();
-    let before = written().await;
-    let (begin, record) = call(1, false);
-    let step = vec![text(2, "r1", "hello"), ended(3, "r1")];
-    let [begun, step, recorded] = [
-        daemon.store.send(begin).boxed_local(),
-        daemon.store.send(append(&session, step)).boxed_local(),
-        daemon.store.send(record).boxed_local(),
-    ]
-    .map(|sent| async { sent.await.unwrap() });
-    let (begun, step, recorded) = futures::join!(begun, step, recorded);
-    assert_eq!([begun, step, recorded], [Ok(()), Ok(()), Ok(())]);
-    assert_eq!(written().await, before + 1);
-    // Of a call that somebody waits for the begin goes at once; nothing else comes in time, and nothing is held up.
-    for (call, is_awaited) in [(2, true), (3, false)] {
-        let (begin, record) = self::call(call, is_awaited);
-        daemon.store.send(begin).await.unwrap().unwrap();
-        daemon.store.send(record).await.unwrap().unwrap();
-    }
-    assert_eq!(written().await, before + 5);
-    let home = daemon.end().await;
-    let tables = tables::all(&home.path().join("clawmux.db"));
-    assert_eq!((tables["calls"].len(), tables["usage"].len()), (0, 3));
-}
-
 #[actix::test]
 async fn one_daemon_has_the_store_that_it_would_have_alone() {
     let Some(server) = NatsServer::start() else { return };
@@ -219,11 +172,25 @@ async fn one_daemon_has_the_store_that_it_would_have_alone() {
     let folder = tempfile::tempdir().unwrap();
     let alone = folder.path().join("alone.db");
     let single = Store::start(&alone).await.unwrap();
+    let usage = |call| {
+        let reserved = UsageRecord {
+            session: key("x"),
+            run: "r1".into(),
+            agent: "main".into(),
+            provider: "up".into(),
+            model: "m".into(),
+            usage: Usage::new(3, 4),
+            cost: None,
+            changed: None,
+            at: Timestamp::from_millis(7),
+        };
+        (BeginCall { call, reserved: reserved.clone() }, RecordUsage { call, records: vec![reserved] })
+    };
     for store in [&daemon.store, &single] {
         for events in chat("r1", 1) {
             store.send(append(&key("x"), events)).await.unwrap().unwrap();
         }
-        let (begin, record) = call(1, true);
+        let (begin, record) = usage(1);
         store.send(begin).await.unwrap().unwrap();
         store.send(record).await.unwrap().unwrap();
         for events in chat("r2", 8) {

@@ -30,7 +30,7 @@ use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::replica::{Appended, CallChange, Guard, Record, Write, digest};
+use clawmux_core::replica::{Appended, Guard, Record, Write, digest};
 use clawmux_core::schedule::job::{Firing, FiringState, Job, JobWrite, Task};
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::scope::Scopes;
@@ -138,7 +138,11 @@ impl Author {
                 key: self.dice.of(5).to_string(),
                 value: (!self.dice.one_in(3)).then(|| format!("{:?}", self.words())),
             },
-            35 | 36 => self.call_change(session).into(),
+            35 => Write::BeginCall { call: self.dice.of(5), reserved: self.usage(session) },
+            36 => {
+                let records = (0..self.dice.of(3)).map(|_| self.usage(session)).collect();
+                Write::RecordUsage { call: self.dice.of(5), records }
+            }
             37 => Write::RecordCall(self.call(session)),
             38 => Write::SpendOnLearning { at: self.now(), tokens: self.dice.of(9) as i64 - 3 },
             _ => Write::TakeOver(key(session)),
@@ -218,23 +222,7 @@ impl Author {
         }
         let to_say = (0..self.dice.of(2)).map(|_| self.saying()).collect();
         let reserve = self.dice.one_in(3).then(|| Seq(self.sessions[session].head + 8));
-        let calls = (0..self.dice.of(3)).map(|_| self.call_change(session)).collect();
-        Write::Append(Appended {
-            session: key(session),
-            settled,
-            events: events.into(),
-            reserve,
-            to_say,
-            calls,
-        })
-    }
-
-    fn call_change(&mut self, session: usize) -> CallChange {
-        let call = self.dice.of(5);
-        if self.dice.one_in(2) {
-            return CallChange::Begun { call, reserved: self.usage(session) };
-        }
-        CallChange::Ended { call, records: (0..self.dice.of(3)).map(|_| self.usage(session)).collect() }
+        Write::Append(Appended { session: key(session), settled, events: events.into(), reserve, to_say })
     }
 
     fn prompt(&mut self) -> Event {

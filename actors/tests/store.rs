@@ -700,7 +700,7 @@ async fn calls_that_were_under_way_at_the_end_count_as_spent_once() {
         at: Timestamp::from_millis(10),
     };
     for call in [7, 8] {
-        ask(&store, BeginCall { call, reserved: reserved.clone(), is_awaited: true }).await;
+        ask(&store, BeginCall { call, reserved: reserved.clone() }).await;
     }
     ask(&store, RecordUsage { call: 8, records: Vec::new() }).await;
     let days = UsageSince { day_start: Timestamp::default(), month_start: Timestamp::default() };

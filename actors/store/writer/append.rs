@@ -98,7 +98,7 @@ impl Writer {
         live: &mut Live,
         appended: &Appended,
     ) -> Result<(), Failure> {
-        let Appended { session, settled, events, reserve, to_say, calls } = appended;
+        let Appended { session, settled, events, reserve, to_say } = appended;
         let known = self.session(session, 0)?;
         let is_new = known.is_none();
         let mut state = known.unwrap_or_else(|| State::new(session, self.opened));
@@ -139,7 +139,7 @@ impl Writer {
         state.reserved = state.reserved.max(reserve.map_or(0, |reserve| reserve.0));
         self.advance(session, state, false)?;
         self.appended(events.len());
-        calls.iter().try_for_each(|change| self.change_call(change))
+        Ok(())
     }
 
     /// Shows text that no record has yet. It is on no page: what a daemon of a cluster leaves unfinished, another one

@@ -449,7 +449,7 @@ fn what_a_chat_takes_does_not_grow_with_the_sessions_and_runs_there_are() {
         for group in [
             vec![append(vec![(1, Event::prompted("hi", Owner::Admins, Some(key.clone())))])],
             vec![append(vec![(2, Event::Started)])],
-            vec![waiting(BeginCall { call: number, reserved: used.clone(), is_awaited: true })],
+            vec![waiting(BeginCall { call: number, reserved: used.clone() })],
             vec![append(vec![text(3, "hello")])],
             vec![
                 waiting(RecordUsage { call: number, records: vec![used] }),

@@ -29,4 +29,4 @@ pub mod write;
 
 pub use blob::Blob;
 pub use record::Record;
-pub use write::{Appended, CallChange, Guard, Subject, Write};
+pub use write::{Appended, Guard, Subject, Write};

@@ -15,7 +15,7 @@ use serde_json::value::{RawValue, Value as Json, to_raw_value};
 
 use super::blob::{Blob, ENVELOPE_BYTES_MAX};
 use super::value::{Value, take, unreadable};
-use super::write::{Appended, CallChange, Write};
+use super::write::{Appended, Write};
 use crate::cluster::stamp::{RecordId, Stamp, Token};
 use crate::conversation::event::{Event, Logged};
 use crate::conversation::log::record as event_record;
@@ -29,14 +29,9 @@ use crate::time::Timestamp;
 /// The version of records that are written.
 pub const VERSION: u32 = 1;
 
-/// That of envelopes. Nodes say by their heartbeats up to which version they read: none is written that somebody can't.
+/// That of envelopes, the latest that is read. Nodes say by their heartbeats which one they read: none is written
+/// that somebody can't.
 pub const ENVELOPE_VERSION: u32 = 2;
-
-/// That of events with calls of models ([`Appended::calls`]).
-pub const CALLS_VERSION: u32 = 3;
-
-/// The latest version that is read.
-pub const LATEST_VERSION: u32 = CALLS_VERSION;
 
 /// A change, and who wrote it.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,8 +65,6 @@ struct AppendLine<'a> {
     reserve: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     to_say: Vec<Json>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    calls: Vec<Json>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -124,9 +117,8 @@ impl Record {
             }
         };
         let body = body.map_err(unwritable)?;
-        let has_calls = matches!(&self.write, Write::Append(appended) if !appended.calls.is_empty());
         let line = Line {
-            v: if has_calls { CALLS_VERSION } else { VERSION },
+            v: VERSION,
             token: self.stamp.token.0,
             record: self.stamp.record.0,
             kind: kind.into(),
@@ -149,9 +141,9 @@ impl Record {
         let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
         let mut data = bytes.slice((end + 1).min(bytes.len())..);
         let line: Line<'_> = serde_json::from_slice(&bytes[..end]).map_err(unreadable)?;
-        if line.v > LATEST_VERSION {
+        if line.v > ENVELOPE_VERSION {
             let why = format!(
-                "a record has version {}, and this clawmux reads up to {LATEST_VERSION}: update it",
+                "a record has version {}, and this clawmux reads up to {ENVELOPE_VERSION}: update it",
                 line.v
             );
             return Err(ErrorCode::Unavailable.error(why));
@@ -197,7 +189,7 @@ impl Record {
     pub fn enveloped(bytes: &[u8]) -> Option<Blob> {
         let may_be = bytes.len() <= ENVELOPE_BYTES_MAX && memchr::memmem::find(bytes, br#""blob""#).is_some();
         let line: Line<'_> = may_be.then(|| serde_json::from_slice(bytes).ok()).flatten()?;
-        (line.kind == ENVELOPE && line.v <= LATEST_VERSION).then(|| blob_of(&line).ok()).flatten()
+        (line.kind == ENVELOPE && line.v <= ENVELOPE_VERSION).then(|| blob_of(&line).ok()).flatten()
     }
 }
 
@@ -223,21 +215,16 @@ impl Record {
 impl Record {
     /// What calls of models cost by the record that is these bytes; empty where that is not what it is about.
     pub fn usage_of(bytes: &Bytes) -> Vec<UsageRecord> {
-        let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
-        let line = &bytes[..end];
-        let has = |words: &[u8]| memchr::memmem::find(line, words).is_some();
-        if !has(br#""kind":"usage""#) && !has(br#""calls":["#) {
-            return Vec::new();
+        #[derive(Deserialize)]
+        struct Kind<'a> {
+            #[serde(borrow)]
+            kind: Cow<'a, str>,
         }
-        match Self::from_bytes(bytes).map(|record| record.write) {
-            Ok(Write::RecordUsage { records, .. }) => records,
-            Ok(Write::Append(Appended { calls, .. })) => {
-                let records = |change| match change {
-                    CallChange::Ended { records, .. } => records,
-                    CallChange::Begun { .. } => Vec::new(),
-                };
-                calls.into_iter().flat_map(records).collect()
-            }
+        match serde_json::from_slice(bytes) {
+            Ok(Kind { kind }) if kind == "usage" => match Self::from_bytes(bytes) {
+                Ok(Self { write: Write::RecordUsage { records, .. }, .. }) => records,
+                _ => Vec::new(),
+            },
             _ => Vec::new(),
         }
     }
@@ -302,7 +289,6 @@ impl Appended {
             events,
             reserve: self.reserve.map(|reserve| reserve.0),
             to_say: self.to_say.iter().map(Value::to_json).collect(),
-            calls: self.calls.iter().map(Value::to_json).collect(),
         })
     }
 
@@ -349,7 +335,6 @@ impl Appended {
             events: events.into(),
             reserve: line.reserve.map(Seq),
             to_say: line.to_say.into_iter().map(ToSay::from_json).collect::<Result<_, _>>()?,
-            calls: line.calls.into_iter().map(CallChange::from_json).collect::<Result<_, _>>()?,
         })
     }
 }

@@ -43,7 +43,6 @@ impl Spoken {
             events: mem::take(written).into(),
             reserve: None,
             to_say: Vec::new(),
-            calls: Vec::new(),
         };
         for logged in events {
             match (&logged.run, logged.event.streamed()) {

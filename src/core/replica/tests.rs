@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::blob::Blob;
-use super::record::{CALLS_VERSION, ENVELOPE_VERSION, LATEST_VERSION, Record, VERSION};
-use super::write::{Appended, CallChange, Write};
+use super::record::{ENVELOPE_VERSION, Record, VERSION};
+use super::write::{Appended, Write};
 use crate::access::About;
 use crate::access::pairing::{self, Device, Grant};
 use crate::access::token::{self, Use};
@@ -94,17 +94,7 @@ fn appended() -> Appended {
         events: events.into(),
         reserve: Some(Seq(64)),
         to_say: vec![ToSay { to: answer_to, answer: ChannelAnswer::said("r", "hello".into()) }],
-        calls: Vec::new(),
     }
-}
-
-fn with_calls() -> Appended {
-    let calls = vec![
-        CallChange::Begun { call: u64::MAX, reserved: usage() },
-        CallChange::Ended { call: 7, records: vec![usage(), UsageRecord { cost: None, ..usage() }] },
-        CallChange::Ended { call: 8, records: Vec::new() },
-    ];
-    Appended { calls, ..appended() }
 }
 
 fn agent() -> Agent {
@@ -409,7 +399,6 @@ fn all() -> Vec<Write> {
             to_say: Vec::new(),
             ..appended()
         }),
-        Write::Append(with_calls()),
         Write::Delete { session: key("s"), unused_since: Some(at(3)) },
         Write::Delete { session: key("s"), unused_since: None },
         Write::Agents(agents()),
@@ -496,28 +485,10 @@ fn what_is_no_record_is_refused_in_words() {
         assert!(error.message.contains(says), "{bytes}\n{error}");
     }
     let later = of("take_over", r#"{"session":"main:a:b:c"}"#)
-        .replace("\"v\":1", &format!("\"v\":{}", LATEST_VERSION + 1));
+        .replace("\"v\":1", &format!("\"v\":{}", ENVELOPE_VERSION + 1));
     let error = Record::from_bytes(&later.into()).unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("update it"), "{error}");
-}
-
-#[test]
-fn events_with_calls_are_of_a_version_that_says_so() {
-    let written = |appended| record(Write::Append(appended)).to_bytes().unwrap();
-    let is_of = |bytes: &[u8], version: u32| bytes.starts_with(format!(r#"{{"v":{version},"#).as_bytes());
-    assert!(is_of(&written(appended()), VERSION), "whoever knows of no calls reads it");
-    assert!(is_of(&written(with_calls()), CALLS_VERSION));
-}
-
-#[test]
-fn what_calls_cost_is_found_wherever_it_is() {
-    let of = |write| Record::usage_of(&record(write).to_bytes().unwrap().into());
-    let cost = vec![usage(), UsageRecord { cost: None, ..usage() }];
-    assert_eq!(of(Write::RecordUsage { call: 7, records: cost.clone() }), cost);
-    assert_eq!(of(Write::Append(with_calls())), cost);
-    assert_eq!(of(Write::Append(appended())), []);
-    assert_eq!(of(Write::BeginCall { call: 7, reserved: usage() }), []);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::value::{Value, bytes, fields, names, text_of, unreadable, variants};
-use super::write::{CallChange, Guard};
+use super::write::Guard;
 use crate::access::About;
 use crate::access::pairing::{self, Device, Grant};
 use crate::access::token::{self, Token, Use};
@@ -115,11 +115,6 @@ impl Value for Cron {
         let (expression, zone) = <(String, String)>::from_json(json)?;
         Self::new(&expression, &zone).map_err(unreadable)
     }
-}
-
-// Calls of models.
-variants! {
-    CallChange { "begun" => Begun { call, reserved }, "ended" => Ended { call, records } }
 }
 
 // Files.

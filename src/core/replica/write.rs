@@ -163,11 +163,6 @@ impl Subject {
         }
     }
 
-    /// The same of a call that is over; of one that cost nothing it is not known for which session it was.
-    fn of_usage(records: &[UsageRecord]) -> Self {
-        records.first().map_or(Self::Table("calls"), |record| Self::of_calls(&record.session))
-    }
-
     /// What it is about, in the words of the log: a table's name, or the key of a session.
     pub fn name(&self) -> &str {
         match self {
@@ -186,7 +181,10 @@ impl Write {
             Self::Append(appended) => &appended.session,
             Self::Delete { session, .. } => session,
             Self::BeginCall { reserved, .. } => return Subject::of_calls(&reserved.session),
-            Self::RecordUsage { records, .. } => return Subject::of_usage(records),
+            Self::RecordUsage { records, .. } => match records.first() {
+                Some(record) => return Subject::of_calls(&record.session),
+                None => return Subject::Table("calls"),
+            },
             Self::RecordCall(call) => &call.session,
             Self::Agents(_) => return Subject::Table("agents"),
             Self::Tokens(_) => return Subject::Table("tokens"),
@@ -249,45 +247,4 @@ pub struct Appended {
     pub reserve: Option<Seq>,
     /// What is said over channels with them.
     pub to_say: Vec<ToSay>,
-    /// Calls of models of the session that began or ended meanwhile, in this order.
-    pub calls: Vec<CallChange>,
-}
-
-/// What becomes of a call of a model. It is a change of its own ([`Write::BeginCall`], [`Write::RecordUsage`]), or goes
-/// with events of the same session.
-#[derive(Clone, Debug, PartialEq)]
-pub enum CallChange {
-    /// It begins.
-    Begun {
-        /// Its number.
-        call: u64,
-        /// The most it may come to.
-        reserved: UsageRecord,
-    },
-    /// It is over.
-    Ended {
-        /// Its number.
-        call: u64,
-        /// What it cost.
-        records: Vec<UsageRecord>,
-    },
-}
-
-impl CallChange {
-    /// What it is about.
-    pub fn subject(&self) -> Subject {
-        match self {
-            Self::Begun { reserved, .. } => Subject::of_calls(&reserved.session),
-            Self::Ended { records, .. } => Subject::of_usage(records),
-        }
-    }
-}
-
-impl From<CallChange> for Write {
-    fn from(change: CallChange) -> Self {
-        match change {
-            CallChange::Begun { call, reserved } => Self::BeginCall { call, reserved },
-            CallChange::Ended { call, records } => Self::RecordUsage { call, records },
-        }
-    }
 }
