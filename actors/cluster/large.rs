@@ -187,14 +187,13 @@ impl Cluster {
     /// The record that is on its way under this subject is not in the log, and never will be.
     fn is_refused(&mut self, subject: &Subject, error: &Error, ctx: &mut Context<Self>) {
         let Some(writing) = self.writings.get_mut(subject) else { return };
-        let (in_flight, blob) = (writing.in_flight.take(), writing.blob.take());
-        writing.failed();
+        let given_up = writing.give_up(|_| true);
         if matches!(writing.stage, Stage::Asleep) {
             self.awake.remove(&writing.name);
             self.restless.insert(subject.clone());
         }
-        blob.into_iter().for_each(|blob| self.remove_blob(blob));
-        if let Some((_, answer)) = in_flight {
+        if let Some((answer, blob)) = given_up {
+            blob.into_iter().for_each(|blob| self.remove_blob(blob));
             answer.one_is(Err(error.clone()));
         }
         self.proceed(subject, ctx);

@@ -1,9 +1,10 @@
 //! Records of a cluster's log, applied in the order of that log, and what only this daemon has of it meanwhile.
 //!
 //! With the changes of a record the store writes down, in the same transaction, that it has it: its place in the log
-//! and the chain over all records up to it, but for guards of keys. So a store that was cut off goes on behind the last one, and none is
-//! applied twice or left out. A record that is refused is refused by every daemon alike, and has its place all the same.
-//! So is one that the database or the program fails over: none after it could be applied otherwise.
+//! and the chain over all records up to it. So a store that was cut off goes on behind the last one, and none is applied
+//! twice or left out. A record that is refused is refused by every daemon alike, and has its place all the same. So is
+//! one that the database or the program fails over: none after it could be applied otherwise. Guards of keys are not
+//! among them: the log forgets those after a day, and they say nothing for a store.
 //!
 //! Of each session the highest token is known that a record of it had. One with a lower token was written by a daemon
 //! that was no longer the owner, which the log itself should have refused: nothing of it is applied. What is kept beside
@@ -318,9 +319,7 @@ impl Writer {
             .optional()?;
         let highest = Token(highest.unwrap_or_default());
         let read = Record::from_bytes(whole.as_ref().unwrap_or(bytes));
-        // Each has a subject of its own, which nothing follows in.
-        let is_guard = matches!(&read, Ok(Record { write: Write::Guard(_), .. }));
-        let is_owned = |record: &Record| is_guard || matches!(record.write.subject(), Subject::Session(_));
+        let is_owned = |record: &Record| matches!(record.write.subject(), Subject::Session(_));
         let (outcome, token) = match read {
             Ok(record) if is_owned(&record) && !accepts(highest, record.stamp.token) => {
                 let Token(token) = record.stamp.token;
@@ -352,15 +351,12 @@ impl Writer {
                 (Replayed::Refused(error), highest)
             }
         };
-        if !is_guard {
-            self.cached(
-                "INSERT INTO positions (subject, last, token) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (subject) DO UPDATE SET last = ?2, token = ?3",
-            )?
-            .execute(params![subject, integer(*position), integer(token.0)])?;
-        }
-        // The log forgets guards after a day: whoever reads it later has the same without them.
-        let digest = if is_guard { digest } else { chained(&digest, *position, subject, bytes) };
+        self.cached(
+            "INSERT INTO positions (subject, last, token) VALUES (?1, ?2, ?3)
+             ON CONFLICT (subject) DO UPDATE SET last = ?2, token = ?3",
+        )?
+        .execute(params![subject, integer(*position), integer(token.0)])?;
+        let digest = chained(&digest, *position, subject, bytes);
         self.cached("UPDATE meta SET applied = ?, digest = ?")?
             .execute(params![integer(*position), digest])?;
         Ok(outcome)

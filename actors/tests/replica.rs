@@ -30,7 +30,7 @@ use clawmux_core::prompt::run_options::RunOptions;
 use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::price::Money;
 use clawmux_core::provider::usage::Usage;
-use clawmux_core::replica::{Appended, Guard, Record, Write, digest};
+use clawmux_core::replica::{Appended, Record, Write, digest};
 use clawmux_core::schedule::job::{Firing, FiringState, Job, JobWrite, Task};
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::scope::Scopes;
@@ -613,29 +613,4 @@ async fn most_records_are_made_and_some_are_refused_for_each_reason() {
     for refused in ["conflict", "internal", "invalid_request", "not_found"] {
         assert!(counts.get(refused).is_some_and(|count| *count > 3), "{refused}: {counts:?}");
     }
-}
-
-#[actix::test]
-async fn a_guard_that_the_log_has_forgotten_makes_no_difference() {
-    let (mut author, folder) = (Author::new(7), tempfile::tempdir().unwrap());
-    let mut record = |position, after, write: Option<Write>| {
-        let (subject, record) = author.record();
-        let record = write.map_or(record, |write| Record {
-            stamp: Stamp { token: Token(1), record: RecordId(position) },
-            write,
-        });
-        Replay { position, after, subject, record: record.to_bytes().unwrap().into(), whole: None }
-    };
-    let guard = Guard { owner: Owner::Admins, key: "k".into(), session: key(0), run: "r".into() };
-    // What they say is no matter.
-    let all = [record(1, 0, None), record(2, 1, Some(Write::Guard(guard))), record(3, 2, None)];
-    let without = [all[0].clone(), Replay { after: 1, ..all[2].clone() }];
-    let mut positions = Vec::new();
-    for (name, records) in [("all", &all[..]), ("without", &without[..])] {
-        let store = Store::start(folder.path().join(name)).await.unwrap();
-        replay(&store, records).await;
-        positions.push(store.send(ReadPosition).await.unwrap().unwrap());
-        stop(store).await;
-    }
-    assert_eq!(positions[0], positions[1]);
 }

@@ -36,7 +36,7 @@ const HEARTBEAT: Duration = Duration::from_millis(1500);
 const KEPT: Duration = Duration::from_secs(30);
 
 /// How long a record may take to come that is not the last.
-const RECORD_MAX: Duration = Duration::from_secs(20);
+const NEXT_MAX: Duration = Duration::from_secs(20);
 
 /// How long records are waited for where the log says that it has none any more: a server may be a little behind the
 /// others.
@@ -51,8 +51,6 @@ pub struct LogRecord {
     pub subject: String,
     /// It as it was published.
     pub record: Bytes,
-    /// How many are after it, as the server knew when it sent it. 0 = the log is read to its end.
-    pub pending: u64,
 }
 
 /// The log as it is followed: a stream of records, and of one error at its end. Dropping it loses nothing:
@@ -119,9 +117,7 @@ impl Engine {
             }
         }
     }
-}
 
-impl Engine {
     /// Every record after one place up to another one, and no more where the log has none between the last that came
     /// and there: what was there are guards.
     ///
@@ -141,7 +137,7 @@ impl Engine {
                     false => None,
                 }
             };
-            match timeout(if is_at_end { END_MAX } else { RECORD_MAX }, next).await {
+            match timeout(if is_at_end { END_MAX } else { NEXT_MAX }, next).await {
                 Ok(Some(record)) => {
                     Ok(Some(record?).filter(|record| record.sequence <= last).map(|record| (record, records)))
                 }
@@ -176,7 +172,6 @@ impl Followed {
             sequence: self.last,
             subject: message.subject.to_string(),
             record: message.payload.clone(),
-            pending: info.pending,
         })
     }
 }

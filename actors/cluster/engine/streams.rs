@@ -327,6 +327,8 @@ fn misfit(found: &Config, wanted: &Config) -> Option<String> {
         Some("another one as its source, or is sealed".to_owned())
     } else if found.subject_transform.is_some() {
         Some("a transform of its subjects".to_owned())
+    } else if found.subject_delete_marker_ttl.is_some_and(|ttl| !ttl.is_zero()) {
+        Some("subject_delete_marker_ttl, which adds messages that are no records, not none".to_owned())
     } else {
         None
     }
