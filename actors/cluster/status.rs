@@ -371,8 +371,11 @@ impl Cluster {
                  whose store is furthest begins another log",
             ));
         }
+        let away = log.as_ref().map(|(_, servers, _)| servers.most_are_away()).unwrap_or_default();
         let why = if is_long_ago(*answered_ms) {
             format!("the log of the cluster can't be reached{}", because(silent))
+        } else if !away.is_empty() {
+            format!("the log of the cluster can't be written: {} of its servers are away", away.join(" and "))
         } else if let Some(why) = held_up {
             format!("the store does not follow the log of the cluster: {why}")
         } else if !self.stalled.is_empty() && is_long_ago(*acked_ms) {
@@ -431,7 +434,7 @@ impl Handler<GiveAway> for Cluster {
 
     fn handle(&mut self, GiveAway(on): GiveAway, ctx: &mut Self::Context) -> Self::Result {
         if on {
-            return self.hand_over_as_asked(ctx);
+            return self.hand_over_as_asked(ctx).map(|_| self.not_taken());
         }
         self.outlook.gives_way = false;
         self.own(Input::CallOff, ctx);

@@ -98,7 +98,7 @@ const RETRY_AFTER_SECS: u32 = 5;
 /// Why no work is taken where all is well.
 const NOT_READY: &str = "the daemon is starting or stopping";
 /// Why it is not while it drains.
-const DRAINING: &str = "draining: new work is refused";
+const DRAINING: &str = "draining: new work is to go elsewhere";
 
 /// Whether connections are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -72,8 +72,14 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
         let what = format!("{who}, this is version {}", env!("CARGO_PKG_VERSION"));
         found.warning("daemon", what, "restart it, so that both are of one version");
     } else if status["draining"] == true {
-        let advice = "`clawmux drain --off` takes them again";
-        found.warning("daemon", format!("{who}; it drains: new prompts are refused"), advice);
+        let (what, advice) = match status["cluster"]["state"] == "draining" {
+            true => (
+                "new prompts are passed on to the other daemons",
+                "`clawmux drain --off` takes sessions again",
+            ),
+            false => ("new prompts are refused", "`clawmux drain --off` takes them again"),
+        };
+        found.warning("daemon", format!("{who}; it drains: {what}"), advice);
     } else {
         found.fine("daemon", who);
     }
@@ -130,7 +136,10 @@ fn remedy(problem: &str) -> &'static str {
             "`clawmux cluster nodes` shows which differ; `clawmux cluster verify`, where the daemon is stopped, says whether \
              its store is what the log says; `clawmux cluster rebuild` begins a new log with one that is right",
         ),
-        ("of the cluster until it is", "restart it once what it was drained for is done"),
+        (
+            "of the cluster until it is",
+            "`clawmux drain --off`, or a restart, once what it was drained for is done",
+        ),
         (
             "the store can't be written",
             "make room on its disk, or see to its permissions; the daemon goes on by itself",

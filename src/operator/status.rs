@@ -185,12 +185,18 @@ fn work(status: &Value) -> Vec<Row> {
     let mut rows = Vec::new();
     match status["draining"].as_bool() {
         Some(true) => {
-            let what = "are refused while what runs is finished; `clawmux drain --off` accepts them again";
+            let what = match status["cluster"]["state"] == "draining" {
+                true => "are passed on to the other daemons; `clawmux drain --off` takes sessions again",
+                false => "are refused while what runs is finished; `clawmux drain --off` accepts them again",
+            };
             rows.push(("new prompts", what.to_owned(), Tone::Warn));
         }
         Some(false) => {
             let refused = status.texts("prompts_refused");
-            if refused.is_empty() {
+            let is_of_store = |problem: &&str| problem.starts_with("the store can't be written");
+            if status.texts("problems").iter().any(is_of_store) {
+                rows.push(("new prompts", "are refused: the store can't be written".to_owned(), Tone::Bad));
+            } else if refused.is_empty() {
                 rows.push(("new prompts", "are accepted".to_owned(), Tone::Plain));
             } else if !refused.iter().any(|refused| refused.starts_with("all ")) {
                 rows.push(("new prompts", "are accepted, but for these:".to_owned(), Tone::Plain));
@@ -305,6 +311,12 @@ mod tests {
         assert!(screen(&status, 0, true).contains("\u{1b}[31mthe disk is full\u{1b}[0m"));
         let quiet = screen(&json!({ "draining": false }), 0, false);
         assert!(quiet.contains("new prompts  are accepted"), "{quiet}");
+        let of_cluster = json!({ "draining": true, "cluster": { "state": "draining" } });
+        let said = screen(&of_cluster, 0, false);
+        assert!(said.contains("new prompts  are passed on to the other daemons"), "{said}");
+        let full = json!({ "draining": false, "problems": ["the store can't be written: the disk is full"] });
+        let said = screen(&full, 0, false);
+        assert!(said.contains("new prompts  are refused") && !said.contains("accepted"), "{said}");
     }
 
     #[test]

@@ -39,6 +39,8 @@ mod cluster_jobs;
 #[cfg(feature = "nats")]
 mod cluster_large;
 #[cfg(feature = "nats")]
+mod cluster_majority;
+#[cfg(feature = "nats")]
 mod cluster_power;
 #[cfg(feature = "nats")]
 mod cluster_sessions;

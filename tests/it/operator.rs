@@ -208,7 +208,7 @@ fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
     assert!(stderr.contains("clawmux session abort KEY"), "{stderr}");
     assert_eq!(
         daemon.get("/readyz"),
-        (503, r#"{"ready":false,"reason":"draining: new work is refused"}"#.into())
+        (503, r#"{"ready":false,"reason":"draining: new work is to go elsewhere"}"#.into())
     );
     assert_eq!(daemon.get("/healthz").0, 200);
     let refused = client.chat("bob", "too late");

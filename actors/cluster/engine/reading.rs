@@ -42,6 +42,19 @@ pub struct LogServers {
     pub followers: Vec<LogServer>,
 }
 
+impl LogServers {
+    /// Those that are away.
+    pub fn away(&self) -> Vec<&str> {
+        self.followers.iter().filter(|server| server.is_offline).map(|server| &*server.name).collect()
+    }
+
+    /// The same, where too many are for anything to be written; else none.
+    pub fn most_are_away(&self) -> Vec<&str> {
+        let (away, all) = (self.away(), self.followers.len() + 1);
+        if 2 * away.len() >= all { away } else { Vec::new() }
+    }
+}
+
 /// A server that has the log and does not lead it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogServer {

@@ -23,6 +23,12 @@ impl Cluster {
         Slot::all().filter(|slot| self.ownership.token(*slot).is_some()).count()
     }
 
+    /// How many slots no other daemon has: while they are given away, and where nobody can take them.
+    pub(in crate::cluster) fn not_taken(&self) -> usize {
+        let me = &self.settings.node;
+        Slot::all().filter(|slot| self.ownership.owner(*slot).is_none_or(|owner| owner == me)).count()
+    }
+
     /// What is told of it with all other actors.
     pub(in crate::cluster) fn state(&self) -> Json {
         let Figures { written, transient, refused, unknown, followed_anew } = &self.figures;
@@ -41,6 +47,7 @@ impl Cluster {
             "connected": self.engine.is_connected(),
             "connection_losses": self.engine.losses(),
             "nodes": self.ownership.membership().hears(now_ms()).count() + 1,
+            "servers_away": outlook.log.as_ref().map(|(_, servers, _)| servers.away()),
             "stores_that_differ": differ.map(|(node, _)| node.as_str()).collect::<Vec<_>>(),
             "slots": self.held(),
             "applied": self.applied,
@@ -190,6 +197,9 @@ impl Handler<Typed<HandOver>> for Cluster {
                 Err(ErrorCode::Conflict.error(why))
             }
         };
+        if let Some(fault) = self.why_nothing_can_be_written(now_ms()) {
+            return Box::pin(async move { Err(fault) }.into_actor(self));
+        }
         if node == self.settings.node {
             let slots = self.hand_over_as_asked(ctx);
             return Box::pin(async move { handed(node, slots) }.into_actor(self));

@@ -207,8 +207,21 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                     format!("the store of the cluster's node {node} is not as that of this daemon")
                 }));
                 if state["state"] == "draining" {
-                    let why = "this daemon takes no sessions of the cluster until it is started anew";
+                    let why = "this daemon takes no sessions of the cluster until it is restarted, or until \
+                               `clawmux drain --off`";
                     found.push(why.to_owned());
+                }
+                let away: Vec<&str> = state["servers_away"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .collect();
+                if !away.is_empty() {
+                    found.push(format!(
+                        "NATS servers that have the log of the cluster are away: {}",
+                        away.join(", ")
+                    ));
                 }
             }
             "embedder" => found.extend(state["wrong"].as_str().map(str::to_owned)),
