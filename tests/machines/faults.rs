@@ -80,13 +80,8 @@ impl Faults {
         Self { random: Random::new(seed, "faults"), kinds, left: Vec::new(), machines }
     }
 
-    /// The next ones, of which each begins when the one before is over; at most so many.
-    pub fn row(&mut self, most: u64) -> Vec<Fault> {
-        let faults = *self.random.pick(&[1, 1, 4, 8]);
-        (0..faults.min(most)).map(|_| self.next()).collect()
-    }
-
-    fn next(&mut self) -> Fault {
+    /// The next one.
+    pub fn next(&mut self) -> Fault {
         if self.left.is_empty() {
             self.left = self.kinds.clone();
         }
@@ -192,7 +187,7 @@ impl Fault {
     }
 }
 
-/// How long it took after the last fault of each row until everything was answered that had been asked.
+/// How long it took after each fault until everything was answered that had been asked.
 #[derive(Default)]
 pub struct Recoveries(BTreeMap<Kind, Vec<Duration>>);
 

@@ -3,8 +3,8 @@
 //! Each machine is a network namespace; all of them are on one bridge. 200 sessions, an idempotency key for every
 //! prompt, some keys in two sessions at once; clients connect to any machine, others follow. What befalls the
 //! machines comes from a seed: daemons and servers are killed and stopped in their tracks, one by one and all at
-//! once, links are cut in both directions and in one. Faults come one by one or several in a row; after those it is
-//! waited until everybody has the answer he waited for; it may take 30 s. In the end what was asked and answered, what every machine tells of every
+//! once, links are cut in both directions and in one. After each fault it is waited until everybody has the answer
+//! he waited for; it may take 30 s. In the end what was asked and answered, what every machine tells of every
 //! session, the traces of the tools and the databases must agree.
 //!
 //! `CLAWMUX_CLUSTER_SEED` and `CLAWMUX_CLUSTER_FAULTS` say which seed and how many faults. How far anything gets
@@ -62,7 +62,7 @@ mod speaker;
 mod tell;
 mod trial;
 
-use faults::{Fault, Faults, Kind, Recoveries};
+use faults::{Faults, Kind, Recoveries};
 use support::tools::needs;
 use trial::{ANSWERED_WITHIN, Size, Trial};
 
@@ -157,19 +157,13 @@ fn befall(size: Size, kinds: &'static [Kind], faults: u64) {
         let wanted = |kind: &Kind| only.as_ref().is_none_or(|only| format!("{kind:?}") == *only);
         let kinds: Vec<Kind> = kinds.iter().copied().filter(wanted).collect();
         let mut coming = Faults::new(size.seed, kinds, size.machines);
-        let mut nth = 0;
-        while nth < faults {
-            let mut row = coming.row(faults - nth);
-            nth += row.len() as u64;
-            for fault in &mut row {
-                fault.befall(&trial.machines).await;
-            }
-            let says = row.iter().map(Fault::says).collect::<Vec<_>>().join(", ");
-            let last = row[row.len() - 1].kind;
+        for nth in 1..=faults {
+            let mut fault = coming.next();
+            fault.befall(&trial.machines).await;
             let recovered = trial.company.settle(ANSWERED_WITHIN).await;
-            let took = recovered.map_err(|why| format!("fault {nth}, {says}: {why}"))?;
-            println!("fault {nth}, {says}: answered after {took:.1?}");
-            recoveries.add(last, took);
+            let took = recovered.map_err(|why| format!("fault {nth}, {}: {why}", fault.says()))?;
+            println!("fault {nth}, {}: answered after {took:.1?}", fault.says());
+            recoveries.add(fault.kind, took);
         }
         let counts = trial.close().await?;
         trial.report(&counts);
