@@ -5,6 +5,7 @@
 //! prefix of what is there, as of some moment in the past. Any replica answers.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, PeerInfo};
 use async_nats::{HeaderMap, Message, StatusCode, header};
@@ -32,6 +33,10 @@ pub struct Extent {
     /// How many records are there.
     pub records: u64,
 }
+
+/// Followers are heard once a second: one that was not for so long is away. The leader says so itself after a quarter
+/// of a minute.
+const AWAY: Duration = Duration::from_secs(5);
 
 /// The servers that have the log, as its leader says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -202,7 +207,7 @@ impl From<&PeerInfo> for LogServer {
         Self {
             name: peer.name.clone(),
             is_current: peer.current,
-            is_offline: peer.offline,
+            is_offline: peer.offline || peer.active >= AWAY,
             lag: peer.lag.unwrap_or(0),
         }
     }

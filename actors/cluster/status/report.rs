@@ -72,7 +72,8 @@ impl Cluster {
         let outlook = &self.outlook;
         let log = outlook.log.as_ref().map(|(extent, servers, at)| LogStatus {
             first: extent.first.0,
-            last: extent.last.0,
+            // The log was looked at a moment ago, and has what the store has.
+            last: extent.last.0.max(self.applied),
             bytes: extent.bytes,
             records: extent.records,
             leader: servers.leader.clone(),
