@@ -307,11 +307,13 @@ fn nodes_join_are_heard_and_claim_slots() {
             assert!(one.write_slot(slot, Token(0), &mine).await.unwrap().is_some());
         }
         // What cannot be read is left out; what an operator has deleted is nobody's.
-        client.publish("$KV.test_slots.9", "?".into()).await.unwrap();
-        client.publish("$KV.test_slots.x", "{}".into()).await.unwrap();
+        // Where both began a log at the same time, it is of a later generation.
+        let key = |key: &str| format!("$KV.{}.{key}", log_of(&one).replace("_LOG", "_slots"));
+        client.publish(key("9"), "?".into()).await.unwrap();
+        client.publish(key("x"), "{}".into()).await.unwrap();
         let mut deleted = async_nats::HeaderMap::new();
         deleted.insert("KV-Operation", "DEL");
-        client.publish_with_headers("$KV.test_slots.10", deleted, Bytes::new()).await.unwrap();
+        client.publish_with_headers(key("10"), deleted, Bytes::new()).await.unwrap();
         client.flush().await.unwrap();
         let mut entries = answered(async || {
             let entries = one.read_slots().await?;
