@@ -342,15 +342,26 @@ async fn batches(adapter: &Adapter, at_once: usize) -> Vec<f64> {
 fn prompts(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
     let model = Model::new(1, Duration::ZERO);
     let cluster = Cluster::start(&model);
-    let adapter = bare(&cluster);
-    let ours = || vec![acknowledge(&cluster.daemons[0], Dialect::Exoclaw, &model, sessions, EACH)];
+    let each = || acknowledge(&cluster.daemons[0], Dialect::Exoclaw, &model, sessions, EACH);
+    beside_publishes(name, extent, &cluster, sessions, each)
+}
+
+/// What each takes, in microseconds, beside bare publishes, so many at once.
+fn beside_publishes(
+    name: &str,
+    extent: Extent,
+    cluster: &Cluster,
+    at_once: usize,
+    each: impl Fn() -> f64,
+) -> Vec<Figure> {
+    let adapter = bare(cluster);
     let alone = || {
         let begin = Instant::now();
-        let all = adapter.wait(published(&adapter, sessions)).len();
+        let all = adapter.wait(published(&adapter, at_once)).len();
         vec![begin.elapsed().as_secs_f64() * 1e6 / all as f64]
     };
-    ours();
-    let contenders: Vec<Contender<'_>> = vec![Box::new(ours), Box::new(alone)];
+    each();
+    let contenders: Vec<Contender<'_>> = vec![Box::new(|| vec![each()]), Box::new(alone)];
     let [ours, alone] =
         columns(rounds(extent.rounds(ROUNDS), contenders)).map(|mut figures| figures.remove(0));
     vec![Figure::new(name, "each", "µs", ours).beside("publish", alone, PUBLISH)]

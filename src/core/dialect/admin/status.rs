@@ -48,9 +48,8 @@ fn told(daemon: &DaemonStatus) -> Value {
     let mut problems = problems(tree, &daemon.budgets);
     problems.extend(full(&of("store", "owners"), daemon));
     let without_price = of("provider supervisor", "refused_without_price");
-    let without_price = without_price.as_array().into_iter().flatten().filter_map(Value::as_str);
     let spent = daemon.budgets.iter().filter_map(Budget::refusal_words);
-    let refused: Vec<String> = spent.chain(without_price.map(str::to_owned)).collect();
+    let refused: Vec<String> = spent.chain(texts(&without_price).map(str::to_owned)).collect();
     let mut answer = json!({
         "version": status.version,
         "pid": pid,
@@ -191,19 +190,13 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                     let at = Timestamp::from_millis(at).to_rfc3339();
                     found.push(format!("the last reload ({by}, {at}) changed nothing: {why}"));
                 }
-                let keys: Vec<&str> = state["waits_for_restart"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str)
-                    .collect();
+                let keys: Vec<&str> = texts(&state["waits_for_restart"]).collect();
                 if !keys.is_empty() {
                     found.push(format!("{NEEDS_RESTART} of {}", keys.join(", ")));
                 }
             }
             "cluster" => {
-                let differ = state["stores_that_differ"].as_array().into_iter().flatten();
-                found.extend(differ.filter_map(Value::as_str).map(|node| {
+                found.extend(texts(&state["stores_that_differ"]).map(|node| {
                     format!("the store of the cluster's node {node} is not as that of this daemon")
                 }));
                 if state["state"] == "draining" {
@@ -211,12 +204,7 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
                                `clawmux drain --off`";
                     found.push(why.to_owned());
                 }
-                let away: Vec<&str> = state["servers_away"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str)
-                    .collect();
+                let away: Vec<&str> = texts(&state["servers_away"]).collect();
                 if !away.is_empty() {
                     found.push(format!(
                         "NATS servers that have the log of the cluster are away: {}",
@@ -227,18 +215,19 @@ fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
             "embedder" => found.extend(state["wrong"].as_str().map(str::to_owned)),
             "tokens" if state["locked_out"] == true => found.push(LOCKED_OUT.to_owned()),
             "provider supervisor" => {
-                let agents = state["agents_without_key"].as_array().into_iter().flatten();
-                found.extend(
-                    agents
-                        .filter_map(Value::as_str)
-                        .map(|agent| format!("agent {agent} has no API key for its provider")),
-                );
+                let agents = texts(&state["agents_without_key"]);
+                found.extend(agents.map(|agent| format!("agent {agent} has no API key for its provider")));
             }
             _ => {}
         }
     }
     found.extend(budgets.iter().filter_map(near_its_end));
     found
+}
+
+/// The texts of a list.
+fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn silent(observed: &Snapshot, found: &mut Vec<String>) {

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Cluster, PATIENCE, PUBLISH, ROUNDS, bare, published};
-use crate::figures::{Contender, Figure, rounds};
+use super::{Cluster, PATIENCE, beside_publishes};
+use crate::figures::Figure;
 use crate::load::dialect::Dialect;
 use crate::load::fresh_name;
 use crate::load::model::Model;
 use crate::load::poll::Poll;
 use crate::load::wire::Wire;
-use crate::rows::{Extent, columns};
+use crate::rows::Extent;
 
 /// Records of one session, one after the other.
 const EACH: usize = 16;
@@ -75,18 +75,7 @@ impl Speaker {
 /// Records of so many sessions, wherever they are, in microseconds for each.
 pub(super) fn records(name: &str, extent: Extent, sessions: usize) -> Vec<Figure> {
     let cluster = Cluster::start(&Model::new(1, Duration::ZERO));
-    let adapter = bare(&cluster);
-    let ours = || vec![each(&cluster, sessions)];
-    let alone = || {
-        let begin = Instant::now();
-        let all = adapter.wait(published(&adapter, sessions)).len();
-        vec![begin.elapsed().as_secs_f64() * 1e6 / all as f64]
-    };
-    ours();
-    let contenders: Vec<Contender<'_>> = vec![Box::new(ours), Box::new(alone)];
-    let [ours, alone] =
-        columns(rounds(extent.rounds(ROUNDS), contenders)).map(|mut figures| figures.remove(0));
-    vec![Figure::new(name, "each", "µs", ours).beside("publish", alone, PUBLISH)]
+    beside_publishes(name, extent, &cluster, sessions, || each(&cluster, sessions))
 }
 
 fn each(cluster: &Cluster, sessions: usize) -> f64 {
