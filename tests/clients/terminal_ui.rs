@@ -20,6 +20,23 @@ fn start(stage: &Stage) -> Terminal {
     terminal
 }
 
+/// Asks a question to which the model answers this, once the terminal UI knows that it was accepted.
+///
+/// Where it reads the acceptance and the whole run at once, its newer generation looks at the acceptance last, and
+/// waits for ever for an end that it was told before. No model answers that fast.
+fn ask(stage: &Stage, terminal: &Terminal, question: &str, answer: Turn) {
+    stage.upstream.then(Turn::Held(Box::new(answer)));
+    terminal.enter(question);
+    terminal.wait("a question that is accepted", |screen| {
+        screen.lines().any(|line| line.contains(" | connected") && !line.contains("sending"))
+    });
+    stage.upstream.go_on(1);
+}
+
+fn says(pieces: &[&str]) -> Turn {
+    Turn::Say(pieces.iter().map(ToString::to_string).collect())
+}
+
 /// Its status line says that nothing runs and that it is connected.
 fn idle(screen: &str) -> bool {
     let ends = ["connected | idle", "connected | aborted", "connected | error"];
@@ -53,8 +70,7 @@ fn openclaws_without_a_credential() {
 fn a_word_without_a_credential(generation: Generation) {
     let stage = Stage::new(generation, Auth::Open);
     let terminal = start(&stage);
-    stage.will_say(&["No ", "credential ", "needed."]);
-    terminal.enter("may I come in");
+    ask(&stage, &terminal, "may I come in", says(&["No ", "credential ", "needed."]));
     once(&terminal, "No credential needed.");
 }
 
@@ -62,8 +78,7 @@ fn a_day_in_the_terminal(generation: Generation) {
     let mut stage = Stage::new(generation, Auth::Token);
     let terminal = start(&stage);
 
-    stage.will_say(&["Herons ", "wade ", "slowly."]);
-    terminal.enter("what do herons do");
+    ask(&stage, &terminal, "what do herons do", says(&["Herons ", "wade ", "slowly."]));
     once(&terminal, "Herons wade slowly.");
     terminal.wait("the end of the run", idle);
 
@@ -77,8 +92,8 @@ fn a_day_in_the_terminal(generation: Generation) {
 
     // A provider that refuses is no silence. (Theirs has words of its own for it, or none.)
     if stage.daemon().is_some() {
-        stage.upstream.then(Turn::Status(400, None, r#"{"error":{"message":"no such lake"}}"#.into()));
-        terminal.enter("ask another lake");
+        let refusal = Turn::Status(400, None, r#"{"error":{"message":"no such lake"}}"#.into());
+        ask(&stage, &terminal, "ask another lake", refusal);
         terminal.wait("the error", |screen| screen.contains("no such lake"));
         terminal.wait("the end of the failed run", idle);
     }
@@ -95,16 +110,14 @@ fn a_day_in_the_terminal(generation: Generation) {
         once(&terminal, "It rains, and the answer is whole.");
         let screen = terminal.wait("the end of the run", idle);
         assert_eq!(count(&screen, "is it going to rain"), 1, "the question is there once:\n{screen}");
-        stage.will_say(&["Dry ", "again."]);
-        terminal.enter("and now");
+        ask(&stage, &terminal, "and now", says(&["Dry ", "again."]));
         once(&terminal, "Dry again.");
         terminal.wait("the end of the run", idle);
     }
 
     terminal.enter("/new");
     terminal.wait("an empty conversation", |screen| !screen.contains("Herons") && screen.contains("session"));
-    stage.will_say(&["A fresh ", "start."]);
-    terminal.enter("hello again");
+    ask(&stage, &terminal, "hello again", says(&["A fresh ", "start."]));
     let screen = once(&terminal, "A fresh start.");
     assert!(!screen.contains("Herons"), "the old conversation is back:\n{screen}");
 }

@@ -25,6 +25,9 @@ pub enum Turn {
     Think(Vec<String>, Box<Turn>),
     /// Says each of these pieces only after an [`Upstream::go_on`], then ends properly.
     Slowly(Vec<String>),
+    /// Does nothing before an [`Upstream::go_on`], then the rest.
+    #[allow(dead_code, reason = "the published clients' tests use it")]
+    Held(Box<Turn>),
     /// Says the text and its end marker, and ends the response only after [`Upstream::end`].
     EndLate(String),
     /// Answers with this status, this `retry-after` and this body.
@@ -253,7 +256,7 @@ impl Upstream {
         self.state.ended.acquire().await.unwrap().forget();
     }
 
-    /// Lets a [`Turn::Slowly`] say its next pieces.
+    /// Lets a [`Turn::Slowly`] say its next pieces, or a [`Turn::Held`] begin.
     pub fn go_on(&self, pieces: usize) {
         self.state.going_on.add_permits(pieces);
     }
@@ -384,7 +387,14 @@ async fn serve(state: Arc<State>, mut stream: impl AsyncRead + AsyncWrite + Unpi
         state.requests.lock().unwrap().push(request);
         let turn = state.turns.lock().unwrap().pop_front();
         state.arrived.add_permits(1);
-        let turn = turn.unwrap_or(Turn::Say(said));
+        let turn = match turn.unwrap_or(Turn::Say(said)) {
+            Turn::Held(turn) => {
+                let Ok(go_on) = state.going_on.acquire().await else { return };
+                go_on.forget();
+                *turn
+            }
+            turn => turn,
+        };
         if answer(&state, &mut stream, turn, format).await.is_none() {
             return;
         }
@@ -441,7 +451,7 @@ async fn answer(
             return stream.write_all(head.as_bytes()).await.ok();
         }
         Turn::Close => return None,
-        Turn::ThenClose(_) | Turn::Think(..) => unreachable!("one within another"),
+        Turn::Held(_) | Turn::ThenClose(_) | Turn::Think(..) => unreachable!("one within another"),
         Turn::HangHead => return hang(state, stream).await,
     };
     let encoding = if chunked { "transfer-encoding: chunked\r\n" } else { "" };
