@@ -23,6 +23,8 @@ pub struct Counts {
     pub restarts: usize,
     pub calls: usize,
     pub interrupted_calls: usize,
+    /// Calls for which a tool was too busy.
+    pub refused_calls: usize,
     /// Calls that were begun, and those of them that were begun again.
     pub effects: usize,
     pub repeated_calls: usize,
@@ -121,8 +123,16 @@ pub fn tools(records: &[Rc<RefCell<Record>>], effects: &Effects) -> Result<Count
     for (call, (tool, result)) in &known {
         counts.calls += 1;
         counts.interrupted_calls += usize::from(*result == Some(Outcome::Interrupted));
-        if *result == Some(Outcome::Counted) && !effects.contains_key(call) {
-            return Err(format!("{call} of {tool} has a result and was never made"));
+        counts.refused_calls += usize::from(*result == Some(Outcome::Refused));
+        match (result, effects.contains_key(call)) {
+            (Some(Outcome::Counted), false) => {
+                return Err(format!("{call} of {tool} has a result and was never made"));
+            }
+            // One that may be made again can have been cut off before it was refused.
+            (Some(Outcome::Refused), true) if *tool != AGAIN => {
+                return Err(format!("{call} of {tool} was refused and made"));
+            }
+            _ => {}
         }
     }
     Ok(counts)

@@ -157,8 +157,9 @@ fn report(company: &Company, model: &Model, counts: &Counts) {
         counts.restarts
     );
     println!(
-        "{} tool calls with {} effects: {} reported as interrupted, {} made again by the idempotent tool",
-        counts.calls, counts.effects, counts.interrupted_calls, counts.repeated_calls
+        "{} tool calls with {} effects: {} reported as interrupted, {} refused by a busy tool, \
+         {} made again by the idempotent tool",
+        counts.calls, counts.effects, counts.interrupted_calls, counts.refused_calls, counts.repeated_calls
     );
     println!(
         "seen over all resumptions, without a gap or a repeat: {}; {} bytes",

@@ -99,9 +99,8 @@ impl Model {
                 if told["id"] != *call.id || result["tool_call_id"] != *call.id {
                     return Err(format!("{prompt}: not the call {call:?}"));
                 }
-                let interrupted =
-                    result["content"].as_str().is_some_and(|text| text.starts_with("error: interrupted"));
-                heard.push(if interrupted { Outcome::Interrupted } else { Outcome::Counted });
+                let error = result["content"].as_str().and_then(|text| text.strip_prefix("error: "));
+                heard.push(error.and_then(Outcome::of_error).unwrap_or(Outcome::Counted));
             }
             step += 1;
         }

@@ -74,6 +74,19 @@ pub struct Call {
 pub enum Outcome {
     Counted,
     Interrupted,
+    /// Too many calls waited already: it was not made.
+    Refused,
+}
+
+impl Outcome {
+    /// What a call's error says, where it is one that may be.
+    pub fn of_error(says: &str) -> Option<Self> {
+        let is_busy = says.starts_with("plugin ") && says.contains(" is busy: ");
+        match says.starts_with("interrupted") {
+            true => Some(Self::Interrupted),
+            false => is_busy.then_some(Self::Refused),
+        }
+    }
 }
 
 impl Script {

@@ -189,10 +189,12 @@ fn is_input(told: &Value, call: &Call) -> bool {
 fn outcome(call: &Call, data: &Value) -> Result<Outcome, String> {
     let content = data["content"].as_str().unwrap_or_default();
     if data["is_error"] == true {
-        return match content.starts_with("interrupted") {
-            true if call.tool == AGAIN => Err("what may be called again was not".into()),
-            true => Ok(Outcome::Interrupted),
-            false => Err("the tool failed".into()),
+        return match Outcome::of_error(content) {
+            Some(Outcome::Interrupted) if call.tool == AGAIN => {
+                Err("what may be called again was not".into())
+            }
+            Some(outcome) => Ok(outcome),
+            None => Err("the tool failed".into()),
         };
     }
     match serde_json::from_str::<Value>(content) {

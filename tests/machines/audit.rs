@@ -26,6 +26,8 @@ pub struct Counts {
     pub restarts: usize,
     pub calls: usize,
     pub interrupted_calls: usize,
+    /// Calls for which a tool was too busy.
+    pub refused_calls: usize,
     /// Calls that were made, and those of them that were made again, by the tool for which that is no harm.
     pub effects: usize,
     pub repeated_calls: usize,
@@ -141,8 +143,16 @@ pub fn tools(book: &Book, effects: &Effects, counts: &mut Counts) -> Result<(), 
     for (call, (tool, result)) in &known {
         counts.calls += 1;
         counts.interrupted_calls += usize::from(*result == Some(Outcome::Interrupted));
-        if *result == Some(Outcome::Counted) && !effects.contains_key(*call) {
-            return Err(format!("{call} of {tool} has a result and was never made"));
+        counts.refused_calls += usize::from(*result == Some(Outcome::Refused));
+        match (result, effects.contains_key(*call)) {
+            (Some(Outcome::Counted), false) => {
+                return Err(format!("{call} of {tool} has a result and was never made"));
+            }
+            // One that may be made again can have been cut off before it was refused.
+            (Some(Outcome::Refused), true) if *tool != AGAIN => {
+                return Err(format!("{call} of {tool} was refused and made"));
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -357,6 +367,27 @@ mod tests {
         with(&|effects| effects.get_mut(&of(AGAIN)).unwrap().push(2)).unwrap();
         with(&|effects| drop(effects.remove(&of(ONCE)))).unwrap_err();
         with(&|effects| drop(effects.insert("unknown".to_owned(), vec![1]))).unwrap_err();
+    }
+
+    #[test]
+    fn a_call_that_was_refused_and_made_is_noticed() {
+        let (mut book, _) = world();
+        let all = effects(&book);
+        let once = book.prompts.iter_mut().find_map(|Prompt { script, told, .. }| {
+            let mut steps = script.steps.iter().zip(&mut told.as_mut()?.steps);
+            steps.find_map(|(step, told)| {
+                let at = step.calls.iter().position(|call| call.tool == ONCE)?;
+                Some((step.calls[at].id.clone(), &mut told.results[at]))
+            })
+        });
+        let (call, result) = once.unwrap();
+        *result = Some(Outcome::Refused);
+        let mut counts = Counts::default();
+        tools(&book, &all, &mut counts).unwrap_err();
+        let without = all.into_iter().filter(|(made, _)| *made != call).collect();
+        let mut counts = Counts::default();
+        tools(&book, &without, &mut counts).unwrap();
+        assert_eq!(counts.refused_calls, 1);
     }
 
     #[test]

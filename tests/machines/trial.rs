@@ -188,8 +188,13 @@ impl Trial {
         );
         println!("{} steps asked of the model, {} restarts", self.model.requests(), counts.restarts);
         println!(
-            "{} tool calls with {} effects: {} reported as interrupted, {} made again by the idempotent tool",
-            counts.calls, counts.effects, counts.interrupted_calls, counts.repeated_calls
+            "{} tool calls with {} effects: {} reported as interrupted, {} refused by a busy tool, \
+             {} made again by the idempotent tool",
+            counts.calls,
+            counts.effects,
+            counts.interrupted_calls,
+            counts.refused_calls,
+            counts.repeated_calls
         );
         println!(
             "answers took {:.1?} (median), {:.1?} (99 %), {:.1?} (at most); {} connections lost, {} silent; \
