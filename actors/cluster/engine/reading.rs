@@ -152,7 +152,7 @@ impl Engine {
         }
         let servers = info.cluster.as_ref().map(|cluster| LogServers {
             leader: cluster.leader.clone(),
-            followers: cluster.replicas.iter().map(LogServer::from).collect(),
+            followers: followers(&cluster.replicas),
         });
         Ok((extent, servers.unwrap_or_default()))
     }
@@ -202,15 +202,19 @@ impl Engine {
     }
 }
 
-impl From<&PeerInfo> for LogServer {
-    fn from(peer: &PeerInfo) -> Self {
-        Self {
-            name: peer.name.clone(),
-            is_current: peer.current,
-            is_offline: peer.offline || peer.active >= AWAY,
-            lag: peer.lag.unwrap_or(0),
-        }
-    }
+/// What the leader says of those that follow it. One that it never heard, while it heard others, was away before it led.
+fn followers(peers: &[PeerInfo]) -> Vec<LogServer> {
+    let hears = peers.iter().any(|peer| !peer.active.is_zero());
+    let is_offline = |peer: &PeerInfo| {
+        peer.offline || peer.active >= AWAY || (hears && !peer.current && peer.active.is_zero())
+    };
+    let follower = |peer: &PeerInfo| LogServer {
+        name: peer.name.clone(),
+        is_current: peer.current,
+        is_offline: is_offline(peer),
+        lag: peer.lag.unwrap_or(0),
+    };
+    peers.iter().map(follower).collect()
 }
 
 /// Whether a message is the next after those that were found; of the first nothing is known.
@@ -245,4 +249,29 @@ fn partly(found: Vec<Stored>, why: String) -> Result<(Vec<Stored>, bool), String
 
 fn number(message: &Message, name: &header::HeaderName) -> Option<u64> {
     message.headers.as_ref()?.get_last(name.clone())?.as_str().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(name: &str, current: bool, active_ms: u64) -> PeerInfo {
+        let active = Duration::from_millis(active_ms);
+        PeerInfo { name: name.to_owned(), current, active, offline: false, lag: None }
+    }
+
+    fn away(peers: &[PeerInfo]) -> Vec<String> {
+        let servers = LogServers { leader: Some("a".to_owned()), followers: followers(peers) };
+        servers.away().into_iter().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn who_was_not_heard_for_long_or_never_while_others_were_is_away() {
+        assert!(away(&[peer("b", true, 300), peer("c", true, 900)]).is_empty());
+        assert!(away(&[peer("b", true, 300), peer("c", false, 4900)]).is_empty(), "it may be slow");
+        assert_eq!(away(&[peer("b", true, 300), peer("c", false, 5000)]), ["c"]);
+        assert_eq!(away(&[peer("b", true, 300), peer("c", false, 0)]), ["c"]);
+        // A moment after it began to lead.
+        assert!(away(&[peer("b", false, 0), peer("c", false, 0)]).is_empty());
+    }
 }
