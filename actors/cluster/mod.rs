@@ -64,7 +64,7 @@ use clawmux_core::cluster::ownership::appender::{Action as Deed, Appender, Input
 use clawmux_core::cluster::ownership::slots::{Action, Input, Ownership};
 use clawmux_core::cluster::slot::Slot;
 use clawmux_core::cluster::stamp::{RecordId, Sequence, Stamp, Token};
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::replica::{Record, Subject, Write};
 use futures::{Stream, StreamExt as _};
 use serde_json::json;
@@ -107,6 +107,7 @@ const SLEEPS_MAX: usize = 64;
 const SLOT_WAIT_MS: u64 = 10_000;
 
 /// That nobody knows what became of a change.
+const OTHER_OWNER: &str = "another daemon of the cluster owns it now: try again";
 const UNSETTLED: &str =
     "the log of the cluster did not acknowledge the change in time: whether it was made is not known";
 
@@ -580,7 +581,10 @@ impl Cluster {
             Deed::Written(..) => self.figures.written += 1,
             Deed::Lost(id) => {
                 if let Some((answer, blob)) = writing.give_up(|in_flight| in_flight.record == id) {
-                    answer.one_is(Err(away("another daemon of the cluster owns it now: try again")));
+                    answer.one_is(Err(match writing.slot {
+                        Some(_) => not_owner(OTHER_OWNER),
+                        None => away("the change was not made: try again"),
+                    }));
                     blob.into_iter().for_each(|blob| self.remove_blob(blob));
                 }
             }
@@ -666,7 +670,7 @@ impl Cluster {
 
     fn outdone(&mut self, subject: &Subject) {
         if let Some(writing) = self.writings.get_mut(subject) {
-            writing.refuse_all(&away("another daemon of the cluster owns it now: try again"));
+            writing.refuse_all(&not_owner(OTHER_OWNER));
         }
     }
 
@@ -708,7 +712,7 @@ impl Cluster {
         let in_flight = writing.in_flight.take_if(|(in_flight, _)| *in_flight == stamp);
         let Some((_, answer)) = in_flight else {
             if let Some((answer, blob)) = writing.give_up_before(stamp) {
-                answer.one_is(Err(away("the change was not made: try again")));
+                answer.one_is(Err(not_owner("the change was not made: try again")));
                 blob.into_iter().for_each(|blob| self.remove_blob(blob));
             }
             self.proceed(&subject, ctx);
@@ -786,12 +790,14 @@ impl Cluster {
         let owner = owner.filter(|owner| **owner != self.settings.node);
         let waited = writing.waits_since_ms.map_or(0, |since| now.saturating_sub(since));
         if let Some(owner) = owner {
-            writing.refuse_all(&away(&format!("it is owned by {owner}, another daemon of the cluster")));
+            writing.refuse_all(&not_owner(&format!("it is owned by {owner}, another daemon of the cluster")));
         } else if waited >= SLOT_WAIT_MS {
-            writing.refuse_all(&away(match writing.slot {
-                Some(_) => "no daemon of the cluster owns it, and this one could not take it: try again",
-                None => "this daemon has not joined its cluster yet: try again",
-            }));
+            writing.refuse_all(&match writing.slot {
+                Some(_) => {
+                    not_owner("no daemon of the cluster owns it, and this one could not take it: try again")
+                }
+                None => away("this daemon has not joined its cluster yet: try again"),
+            });
         }
         match writing.is_idle() {
             true => drop(self.writings.remove(subject)),
@@ -891,6 +897,10 @@ fn too_large(bytes: usize) -> Error {
 
 fn away(why: &str) -> Error {
     ErrorCode::Unavailable.error(why)
+}
+
+fn not_owner(why: &str) -> Error {
+    away(why).with(Detail::NotOwner)
 }
 
 impl Awaits for Cluster {

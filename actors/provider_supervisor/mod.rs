@@ -41,7 +41,7 @@ use actix::{
 use clawmux_core::config::unpriced::{self, Unpriced};
 use clawmux_core::config::{self, Config};
 use clawmux_core::conversation::log::usage::UsageRecord;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::provider::budget::Budget;
 use clawmux_core::provider::facts::KnownModels;
@@ -602,6 +602,10 @@ impl ProviderSupervisor {
         let kept = over.send(record.clone());
         self.awaited.add(kept, |this, kept, ctx| match kept {
             Ok(Ok(())) => {}
+            // Whoever takes the session over counts its calls with what was reserved for them.
+            Ok(Err(error)) if error.detail == Some(Detail::NotOwner) => {
+                tracing::info!(%error, "a call counts with what was reserved for it: its session has another owner");
+            }
             // Nothing of it was written, so that it can't count twice.
             Ok(Err(error)) if error.code == ErrorCode::Unavailable => this.keep_later(record, ctx),
             Ok(Err(error)) => tracing::error!(%error, "usage record lost"),

@@ -26,7 +26,7 @@ use clawmux_actors::store::{
 use clawmux_core::cluster::node::NodeName;
 use clawmux_core::conversation::event::{Event, Logged, Outcome};
 use clawmux_core::conversation::log::usage::UsageRecord;
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{Owner, RunId, Seq, SessionKey};
 use clawmux_core::provider::usage::Usage;
 use clawmux_core::replica::blob::BLOB_BYTES_MAX;
@@ -330,6 +330,7 @@ async fn two_daemons_share_the_sessions_and_one_takes_over_what_the_other_leaves
             match a.append(session, vec![prompt(1, session.account().as_ref())]).await {
                 Ok(()) => break,
                 Err(error) if error.message.contains("owned by b") => {
+                    assert_eq!(error.detail, Some(Detail::NotOwner));
                     if b.append(session, vec![prompt(1, session.account().as_ref())]).await.is_ok() {
                         of_b.push(session.clone());
                         break;

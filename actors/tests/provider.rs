@@ -6,7 +6,7 @@
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,8 +78,11 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
     }
 }
 
-/// Keeps what a store would.
-struct Records(mpsc::UnboundedSender<UsageRecord>);
+/// Keeps what a store would, once it has refused so often.
+struct Records {
+    kept: mpsc::UnboundedSender<UsageRecord>,
+    refusals: VecDeque<Error>,
+}
 
 impl Actor for Records {
     type Context = Context<Self>;
@@ -89,8 +92,11 @@ impl Handler<RecordUsage> for Records {
     type Result = Result<(), Error>;
 
     fn handle(&mut self, record: RecordUsage, _: &mut Self::Context) -> Self::Result {
+        if let Some(refusal) = self.refusals.pop_front() {
+            return Err(refusal);
+        }
         for record in record.records {
-            self.0.send(record).map_err(|_| ErrorCode::Internal.error("test is over"))?;
+            self.kept.send(record).map_err(|_| ErrorCode::Internal.error("test is over"))?;
         }
         Ok(())
     }
@@ -108,8 +114,17 @@ fn start(
     config: Config,
     deadlines: Deadlines,
 ) -> (Addr<ProviderSupervisor>, mpsc::UnboundedReceiver<UsageRecord>) {
-    let (sender, records) = mpsc::unbounded_channel();
-    let store = Records(sender).start();
+    start_on(config, deadlines, Vec::new())
+}
+
+/// The same on a store that refuses what a call cost so often, with these errors.
+fn start_on(
+    config: Config,
+    deadlines: Deadlines,
+    refusals: Vec<Error>,
+) -> (Addr<ProviderSupervisor>, mpsc::UnboundedReceiver<UsageRecord>) {
+    let (kept, records) = mpsc::unbounded_channel();
+    let store = Records { kept, refusals: refusals.into() }.start();
     let calls = CallLog { begun: store.clone().recipient(), over: store.recipient() };
     let supervisor = ProviderSupervisor::new(Arc::new(config), Some(calls), Vec::new()).unwrap();
     (supervisor.with_deadlines(deadlines).start(), records)
@@ -954,6 +969,22 @@ async fn notice(answer: &mut Deltas) -> Notice {
         [Delta::Notice(notice)] => notice.clone(),
         _ => panic!("{deltas:?}"),
     }
+}
+
+#[actix::test]
+async fn what_a_call_cost_is_written_later_where_it_can_not_be_now_but_not_in_a_session_that_moved() {
+    let upstream = Upstream::start();
+    let config = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
+    let away = ErrorCode::Unavailable.error("the store can't be written");
+    let moved = away.clone().with(Detail::NotOwner);
+    let (supervisor, mut records) = start_on(config, Deadlines::default(), vec![moved, away]);
+    for run in ["moved", "late"] {
+        let asked = Chat { run: run.into(), ..chat("hi") };
+        assert_eq!(read(supervisor.send(asked).await.unwrap().unwrap()).await.1, Ok(()));
+    }
+    // What is kept is tried again in the order in which it was refused.
+    assert_eq!(records.recv().await.unwrap().run.as_str(), "late");
+    all_given_back(&supervisor).await;
 }
 
 #[actix::test]

@@ -125,6 +125,9 @@ pub enum Detail {
     Namesakes,
     /// The device has to be approved first.
     Pairing(Box<PairingRequired>),
+    /// This daemon of a cluster does not own the session: who does, or will, goes on from what the log has, and what
+    /// was to be written here never comes into it.
+    NotOwner,
 }
 
 /// How a budget stood that was met.

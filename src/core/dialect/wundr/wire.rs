@@ -204,7 +204,7 @@ impl Failure {
                 let details = failure.details.get_or_insert_with(|| json!({}));
                 details["received"] = (*bytes).into();
             }
-            Some(Detail::Pairing(_) | Detail::KeyRefused | Detail::Namesakes) | None => {}
+            Some(Detail::Pairing(_) | Detail::KeyRefused | Detail::Namesakes | Detail::NotOwner) | None => {}
         }
         if error.is_retryable() || after.is_some() {
             failure.retry = Some(after);

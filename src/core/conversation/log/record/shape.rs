@@ -264,9 +264,10 @@ pub(super) fn failure(error: &Error) -> Failure<'_> {
         key_refused: false,
     };
     match &error.detail {
-        // About who is let in, or about files: no run fails with that.
-        None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_) | Detail::Namesakes) => {
-        }
+        None => {}
+        // About who is let in, about files, or about where a session is: no run fails with that.
+        Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
+        Some(Detail::Namesakes | Detail::NotOwner) => {}
         Some(Detail::KeyRefused) => failure.key_refused = true,
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
