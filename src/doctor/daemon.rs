@@ -72,7 +72,7 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
         let what = format!("{who}, this is version {}", env!("CARGO_PKG_VERSION"));
         found.warning("daemon", what, "restart it, so that both are of one version");
     } else if status["draining"] == true {
-        let (what, advice) = match status["cluster"]["state"] == "draining" {
+        let (what, advice) = match status["new_prompts"] == "passed_on" {
             true => (
                 "new prompts are passed on to the other daemons",
                 "`clawmux drain --off` takes sessions again",

@@ -183,28 +183,25 @@ pub(crate) fn left_alone(status: &Value, now_ms: u64) -> Vec<String> {
 fn work(status: &Value) -> Vec<Row> {
     let number = |name: &str| status[name].as_u64();
     let mut rows = Vec::new();
-    match status["draining"].as_bool() {
-        Some(true) => {
-            let what = match status["cluster"]["state"] == "draining" {
-                true => "are passed on to the other daemons; `clawmux drain --off` takes sessions again",
-                false => "are refused while what runs is finished; `clawmux drain --off` accepts them again",
-            };
-            rows.push(("new prompts", what.to_owned(), Tone::Warn));
-        }
-        Some(false) => {
-            let refused = status.texts("prompts_refused");
-            let is_of_store = |problem: &&str| problem.starts_with("the store can't be written");
-            if status.texts("problems").iter().any(is_of_store) {
-                rows.push(("new prompts", "are refused: the store can't be written".to_owned(), Tone::Bad));
-            } else if refused.is_empty() {
-                rows.push(("new prompts", "are accepted".to_owned(), Tone::Plain));
-            } else if !refused.iter().any(|refused| refused.starts_with("all ")) {
-                rows.push(("new prompts", "are accepted, but for these:".to_owned(), Tone::Plain));
-            }
-            rows.extend(refused.into_iter().map(|refused| ("new prompts", refused.to_owned(), Tone::Bad)));
-        }
-        None => {}
-    }
+    let refused = status.texts("prompts_refused");
+    let new_prompts = match (status["new_prompts"].as_str(), status["draining"] == true) {
+        (Some("passed_on"), _) => Some((
+            "are passed on to the other daemons; `clawmux drain --off` takes sessions again",
+            Tone::Warn,
+        )),
+        (Some("refused"), true) => Some((
+            "are refused while what runs is finished; `clawmux drain --off` accepts them again",
+            Tone::Warn,
+        )),
+        (Some("refused"), false) => Some(("are refused: the store can't be written", Tone::Bad)),
+        (None, _) => None,
+        _ if refused.is_empty() => Some(("are accepted", Tone::Plain)),
+        // No prompt of anybody fits, which is said below.
+        _ if refused.iter().any(|refused| refused.starts_with("all ")) => None,
+        _ => Some(("are accepted, but for these:", Tone::Plain)),
+    };
+    rows.extend(new_prompts.map(|(what, tone)| ("new prompts", what.to_owned(), tone)));
+    rows.extend(refused.into_iter().map(|refused| ("new prompts", refused.to_owned(), Tone::Bad)));
     let each = [("sessions", "in memory"), ("running", "running"), ("queued", "prompts queued")];
     let each = each.into_iter().filter_map(|(name, words)| Some(format!("{} {words}", number(name)?)));
     rows.push(("sessions", each.collect::<Vec<_>>().join(", "), Tone::Plain));
@@ -259,7 +256,8 @@ mod tests {
     fn the_screen_is_for_people() {
         let status = json!({
             "version": "1\u{1b}[2J", "listen": ["a:1", "b:2"], "uptime_ms": 90_061_000, "pid": 7, "draining": true,
-            "sessions": 3, "running": 1, "queued": 2, "connections": 4, "approvals_waiting": 1, "devices_waiting": 2,
+            "new_prompts": "refused", "sessions": 3, "running": 1, "queued": 2, "connections": 4,
+            "approvals_waiting": 1, "devices_waiting": 2,
             "agents": [{"agent": "main", "model": "lab/m", "fallback": ["openai/gpt-4o"], "default": true}],
             "provider_errors": [
                 {"provider": "lab", "calls_failed": 3, "at_ms": 40_000, "message": "no route"},
@@ -309,12 +307,12 @@ mod tests {
         ];
         assert_eq!(screen(&status, 100_000, false).lines().collect::<Vec<_>>(), lines);
         assert!(screen(&status, 0, true).contains("\u{1b}[31mthe disk is full\u{1b}[0m"));
-        let quiet = screen(&json!({ "draining": false }), 0, false);
+        let quiet = screen(&json!({ "new_prompts": "accepted" }), 0, false);
         assert!(quiet.contains("new prompts  are accepted"), "{quiet}");
-        let of_cluster = json!({ "draining": true, "cluster": { "state": "draining" } });
+        let of_cluster = json!({ "draining": true, "new_prompts": "passed_on" });
         let said = screen(&of_cluster, 0, false);
         assert!(said.contains("new prompts  are passed on to the other daemons"), "{said}");
-        let full = json!({ "draining": false, "problems": ["the store can't be written: the disk is full"] });
+        let full = json!({ "draining": false, "new_prompts": "refused" });
         let said = screen(&full, 0, false);
         assert!(said.contains("new prompts  are refused") && !said.contains("accepted"), "{said}");
     }
@@ -328,7 +326,7 @@ mod tests {
                           "used_dollars": 0.5, "left_dollars": 4.5});
         let status = |budgets: &[&Value]| {
             let refused = ["prompts to agent small are refused: its daily budget is spent"];
-            json!({ "draining": false, "budgets": budgets, "prompts_refused": refused,
+            json!({ "new_prompts": "accepted", "budgets": budgets, "prompts_refused": refused,
                     "budgets_of_each": ["each agent may spend 9 tokens a month"] })
         };
         let said = screen(&status(&[&daily, &of_agent, &cost]), 0, false);

@@ -22,7 +22,7 @@ const NEEDS_RESTART: &str = "restart the daemon to apply the new value";
 /// Answers it:
 ///
 /// - `version`, `pid`, `home`, `store` (the log's file), `listen` (a list of `ADDR:PORT`, as bound), `draining`,
-///   `started_ms`, `uptime_ms`, `sessions`, `connections` (but for the one that asks), `plugins` and
+///   `new_prompts` (`accepted`, `passed_on` to the other daemons of the cluster, `refused`), `started_ms`, `uptime_ms`, `sessions`, `connections` (but for the one that asks), `plugins` and
 ///   `credentials_expiring` (counts); more may follow;
 /// - `agents`, each with its `model`, the `fallback` models and whether it is the default one; `provider_errors`, what
 ///   went wrong last with each provider within the hour (`calls_failed` in a row, none where it works again);
@@ -57,6 +57,7 @@ fn told(daemon: &DaemonStatus) -> Value {
         "store": store.display().to_string(),
         "listen": listen,
         "draining": is_draining,
+        "new_prompts": new_prompts(*is_draining, &of("cluster", "state"), &of("store", "fault")),
         "started_ms": status.started.as_millis(),
         "uptime_ms": uptime_ms,
         "sessions": status.sessions,
@@ -95,6 +96,17 @@ fn told(daemon: &DaemonStatus) -> Value {
         answer["queued"] = each().filter_map(|state| state["queued"].as_u64()).sum::<u64>().into();
     }
     answer
+}
+
+/// What becomes of new prompts.
+fn new_prompts(is_draining: bool, in_cluster: &Value, fault: &Value) -> &'static str {
+    match (fault.is_string(), is_draining) {
+        (true, _) => "refused",
+        // It has given its sessions to the others.
+        (false, true) if in_cluster == "draining" => "passed_on",
+        (false, true) => "refused",
+        (false, false) => "accepted",
+    }
 }
 
 fn agent(AgentModels { agent, provider, model, fallback, is_default }: &AgentModels) -> Value {
@@ -295,6 +307,20 @@ mod tests {
             sizes: Vec::new(),
             store_bytes_max,
             sessions_max,
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_new_prompts_is_told() {
+        let (alone, none) = (Value::Null, Value::Null);
+        assert_eq!(new_prompts(false, &alone, &none), "accepted");
+        assert_eq!(new_prompts(true, &alone, &none), "refused");
+        assert_eq!(new_prompts(true, &json!("live"), &none), "refused", "nobody else takes them");
+        assert_eq!(new_prompts(true, &json!("draining"), &none), "passed_on");
+        assert_eq!(new_prompts(false, &json!("draining"), &none), "accepted", "it passes them on");
+        for in_cluster in [json!("live"), json!("draining"), alone] {
+            assert_eq!(new_prompts(true, &in_cluster, &json!("no space is left")), "refused");
+            assert_eq!(new_prompts(false, &in_cluster, &json!("no space is left")), "refused");
         }
     }
 
