@@ -22,8 +22,7 @@ const MEANT_MAX: usize = 5;
 /// # Errors
 /// Status 69 if the daemon is not reachable; 1 if it refuses, or there is no such session.
 pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failure> {
-    let daemon = || Ok::<_, Failure>(Source::Daemon(home_of(global)?));
-    let key_of = |text: &str| resolve(&daemon()?, text);
+    let key_of = |text: &str| key_at_daemon(global, text);
     match command {
         // Those that only read need no daemon.
         SessionCommand::Show(options) => {
@@ -71,6 +70,14 @@ pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failu
             })
         }
     }
+}
+
+/// The key that is meant with `text`, as [`resolve`] finds it at the daemon.
+///
+/// # Errors
+/// Status 69 if the daemon is not reachable; 1 if several are meant.
+pub(super) fn key_at_daemon(global: &Global, text: &str) -> Result<String, Failure> {
+    resolve(&Source::Daemon(home_of(global)?), text)
 }
 
 /// The key of the user's own session of this name, else the only key that is, or begins with, `text`. If

@@ -69,6 +69,8 @@ fn a_daemon_in_a_cluster_answers_says_how_that_is_and_goes_on_after_a_kill() {
     assert!(slots.len() == 256 && slots.iter().all(|slot| slot["owner"] == "a"), "{slots:?}");
     let one = daemon.rows_of(&["cluster", "slots", "--session", "main:websocket:ada:main"]);
     assert_eq!(one.len(), 1, "{one:?}");
+    let short = daemon.rows_of(&["cluster", "slots", "--session", "main:websocket:ada"]);
+    assert_eq!(short, one, "as with other commands, a beginning that only one session has is enough");
     assert!(daemon.stdout_of(&["status"]).contains("as its node a: live, 256 of 256 slots"));
     assert!(daemon.stdout_of(&["doctor"]).contains("node a of the cluster clawmux, live"));
     assert!(daemon.get("/metrics").1.contains("clawmux_cluster_slots 256\n"));

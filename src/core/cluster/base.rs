@@ -335,9 +335,9 @@ fn way_of(replica: &Replica, base: &Manifest, log: Reach) -> Result<Way, String>
     let (end, is_same) = (left.applied, left.digest == digest);
     if applied > end {
         return Err(format!(
-            "the cluster was rebuilt from a replica that had record {end}, and the store of this home has {applied}: \
-             what is beyond is in this store alone. Move it away to join without that; or run `clawmux cluster \
-             rebuild` here, where it is to count"
+            "the log that the store of this home follows (generation {generation}) was left at record {end} when the \
+             cluster was rebuilt, and the store has {applied}: what is beyond is in this store alone. Move it away to \
+             join without that; or run `clawmux cluster rebuild` here, where it is to count"
         ));
     }
     if applied == end && !is_same {

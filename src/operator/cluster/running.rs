@@ -6,8 +6,9 @@ use crate::admin_client::ask;
 use crate::answer::Members as _;
 use crate::cli::{Global, RunningCommand};
 use crate::exit::{FAILED, Failure};
-use crate::operator::amount::{bytes, grouped};
+use crate::operator::amount::{bytes, counted, grouped};
 use crate::operator::print::{self, List};
+use crate::operator::session::key_at_daemon;
 use crate::operator::table::Cell;
 use crate::when::{ago, now_ms};
 
@@ -37,7 +38,10 @@ pub(super) fn run(global: &Global, command: &RunningCommand) -> Result<(), Failu
             list.print(global).map(drop)
         }
         RunningCommand::Slots { session } => {
-            let params = session.as_ref().map_or(json!({}), |session| json!({ "session": session }));
+            let params = match session {
+                Some(session) => json!({ "session": key_at_daemon(global, session)? }),
+                None => json!({}),
+            };
             let answer = ask(global, "admin.cluster.slots", &params)?;
             if global.json || session.is_some() {
                 let list = List {
@@ -219,7 +223,10 @@ fn described(cluster: &Value, now_ms: u64) -> String {
         ("stores", has_others.then(|| stores.to_owned())),
         ("nodes", Some(nodes.join(", "))),
         ("slots", unowned.map(|count| format!("{count} belong to nobody for the moment"))),
-        ("waiting", waits.map(|count| format!("records of {count} subjects wait for longer than 10 s"))),
+        (
+            "waiting",
+            waits.map(|count| format!("records of {} for longer than 10 s", counted(count, "subject"))),
+        ),
         ("since start", Some(written)),
         ("", Some(moved)),
     ];

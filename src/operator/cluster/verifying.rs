@@ -82,8 +82,8 @@ fn described(answer: &Value) -> String {
     let (name, applied) = (answer.text("name"), grouped(answer.number("applied")));
     if answer["alike"] == true {
         return format!(
-            "the store of this home is what the log of the cluster {name:?} says, up to record {applied}: {}, {}, {} are \
-             alike",
+            "the store of this home is what the log of the cluster {name:?} says, up to its place {applied} ({}; other \
+             places are guards of idempotency keys): {}, {} are alike",
             counted(answer.number("records"), "record"),
             counted(answer.number("tables"), "table"),
             counted(answer.number("rows"), "row"),
