@@ -7,7 +7,8 @@
 //! he waited for; it may take 30 s. In the end what was asked and answered, what every machine tells of every
 //! session, the traces of the tools and the databases must agree.
 //!
-//! `CLAWMUX_CLUSTER_SEED` and `CLAWMUX_CLUSTER_FAULTS` say which seed and how many faults. How far anything gets
+//! `CLAWMUX_CLUSTER_SEED`, `CLAWMUX_CLUSTER_FAULTS` and `CLAWMUX_CLUSTER_SESSIONS` say which seed, how many faults, and
+//! sessions other than 200: with fewer there is less under way, and more faults an hour. How far anything gets
 //! between two faults is the machine's that runs this. `CLAWMUX_CLUSTER_ONLY` names one kind of fault. The clocks of
 //! the daemons are minutes apart; each goes by another one whenever it is started anew, and some jump meanwhile. With
 //! `CLAWMUX_CLUSTER_OLD_BIN` the first life of every daemon is that of this program: an update, one after the other.
@@ -82,7 +83,8 @@ fn a_daemon_on_its_own_passes_the_same_trial() {
 fn whatever_befalls_the_machines_nothing_is_lost_and_nothing_happens_twice() {
     needs!("nats-server", "networks");
     let seed = number("CLAWMUX_CLUSTER_SEED").unwrap_or(1);
-    let size = Size::cluster(seed, 200);
+    let sessions = number("CLAWMUX_CLUSTER_SESSIONS").map_or(200, |sessions| sessions as usize);
+    let size = Size::cluster(seed, sessions);
     befall(size, &Kind::ALL, number("CLAWMUX_CLUSTER_FAULTS").unwrap_or(4));
 }
 
