@@ -391,8 +391,8 @@ fn the_heart_stops_when_its_key_is_refused() {
         r#"{"error":{"type":"authentication_error","message":"no"}}"#.into(),
     ));
     let daemon = daemon.restart_stopped();
-    let halted =
-        eventually("it to beat", || Some(shown(&daemon)).filter(|shown| shown["halted"].is_string()));
+    let has_beaten = |shown: &Value| shown["halted"].is_string() && shown["running_since_ms"].is_null();
+    let halted = eventually("it to beat, and to be over", || Some(shown(&daemon)).filter(has_beaten));
     assert!(halted["halted"].as_str().unwrap().contains("401"), "{halted}");
     assert!(halted["next_ms"].is_null(), "it is not due any more: {halted:#}");
     assert_eq!(over(&daemon, "heartbeat").last().unwrap()["state"], "error");
