@@ -106,8 +106,10 @@ const SLEEPS_MAX: usize = 64;
 /// How long a change waits for its slot before it is refused, in milliseconds.
 const SLOT_WAIT_MS: u64 = 10_000;
 
-/// That nobody knows what became of a change.
+/// That a session has another owner by now.
 const OTHER_OWNER: &str = "another daemon of the cluster owns it now: try again";
+
+/// That nobody knows what became of a change.
 const UNSETTLED: &str =
     "the log of the cluster did not acknowledge the change in time: whether it was made is not known";
 

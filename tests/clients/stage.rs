@@ -118,7 +118,7 @@ impl Stage {
 
     /// The model will say these pieces.
     pub fn will_say(&self, pieces: &[&str]) {
-        self.upstream.then(Turn::Say(pieces.iter().map(ToString::to_string).collect()));
+        self.upstream.then(says(pieces));
     }
 
     /// The model will say this, then nothing more.
@@ -137,4 +137,9 @@ impl Stage {
         command.args(args);
         command
     }
+}
+
+/// A model that says these pieces.
+pub fn says(pieces: &[&str]) -> Turn {
+    Turn::Say(pieces.iter().map(ToString::to_string).collect())
 }

@@ -1,7 +1,7 @@
 //! The terminal UIs, typed at in a terminal.
 
 use crate::npm::Generation;
-use crate::stage::{Auth, Stage};
+use crate::stage::{Auth, Stage, says};
 use crate::support::terminal::{Terminal, count};
 use crate::support::tools::needs;
 use crate::support::upstream::Turn;
@@ -31,10 +31,6 @@ fn ask(stage: &Stage, terminal: &Terminal, question: &str, answer: Turn) {
         screen.lines().any(|line| line.contains(" | connected") && !line.contains("sending"))
     });
     stage.upstream.go_on(1);
-}
-
-fn says(pieces: &[&str]) -> Turn {
-    Turn::Say(pieces.iter().map(ToString::to_string).collect())
 }
 
 /// Its status line says that nothing runs and that it is connected.

@@ -124,15 +124,9 @@ pub fn tools(records: &[Rc<RefCell<Record>>], effects: &Effects) -> Result<Count
         counts.calls += 1;
         counts.interrupted_calls += usize::from(*result == Some(Outcome::Interrupted));
         counts.refused_calls += usize::from(*result == Some(Outcome::Refused));
-        match (result, effects.contains_key(call)) {
-            (Some(Outcome::Counted), false) => {
-                return Err(format!("{call} of {tool} has a result and was never made"));
-            }
-            // One that may be made again can have been cut off before it was refused.
-            (Some(Outcome::Refused), true) if *tool != AGAIN => {
-                return Err(format!("{call} of {tool} was refused and made"));
-            }
-            _ => {}
+        let was_made = effects.contains_key(call);
+        if let Some(why) = result.and_then(|result| result.contradicts(tool, was_made)) {
+            return Err(format!("{call} of {tool} {why}"));
         }
     }
     Ok(counts)

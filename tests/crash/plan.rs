@@ -87,6 +87,16 @@ impl Outcome {
             false => is_busy.then_some(Self::Refused),
         }
     }
+
+    /// What is wrong with it, where a call of this tool was made, or was not.
+    pub fn contradicts(self, tool: &str, was_made: bool) -> Option<&'static str> {
+        match (self, was_made) {
+            (Self::Counted, false) => Some("has a result and was never made"),
+            // One that may be made again can have been cut off before it was refused.
+            (Self::Refused, true) if tool != AGAIN => Some("was refused and made"),
+            _ => None,
+        }
+    }
 }
 
 impl Script {
